@@ -16,16 +16,18 @@ class Person:
 
     `account`: the name is a user of the daemon's box, whose groups count. `role` is "viewer" or
     "admin": the right of somebody without an account, and a limit for somebody with one. "" leaves
-    it to the groups.
+    it to the groups. `token_id` is the token that the person logged in with, "" for none.
     """
 
     name: str
     account: bool = False
     role: str = ""
+    token_id: str = ""
 
     def header(self) -> str:
         """Return the value of the request's header."""
-        return urlencode({"name": self.name, "account": int(self.account), "role": self.role})
+        values = {"name": self.name, "account": int(self.account), "role": self.role}
+        return urlencode({**values, "token": self.token_id})
 
 
 def parse_person(header: str) -> Person:
@@ -34,4 +36,4 @@ def parse_person(header: str) -> Person:
     name, role = values.get("name", ""), values.get("role", "")
     if not name or role not in ("", *ROLES):
         raise ValueError(f"{header[:100]!r} names no person")
-    return Person(name, values.get("account") == "1", role)
+    return Person(name, values.get("account") == "1", role, values.get("token", ""))

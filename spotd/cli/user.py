@@ -33,7 +33,9 @@ class Role(str, Enum):
     ADMIN = "admin"
 
 
-_NAME = typer.Argument(metavar="NAME", help="A user of the daemon's box.")
+_NAME = typer.Argument(
+    metavar="NAME", help="A user of the daemon's box, or a person who logs in to the dashboard."
+)
 
 
 @app.callback()
@@ -69,9 +71,10 @@ def disable(
     output: Output = output_option(),
 ) -> None:
     """Disable a user at once: requests are refused, keys are removed from machines, and logins
-    there end. The jobs continue under another user. A machine that does not answer is retried until
-    it is gone. A user with a shell there may have left something behind: `spotctl pause` and
-    `resume` move the job to another machine.
+    there and at the dashboard end. Tokens that the user made for others are revoked. The jobs
+    continue under another user. A machine that does not answer is retried until it is gone. A user
+    with a shell there may have left something behind: `spotctl pause` and `resume` move the job to
+    another machine.
 
     \b
     Example:
@@ -86,6 +89,12 @@ def disable(
 
 def _print_disabled(data: dict[str, Any]) -> None:
     print_message(f"{data['name']} is disabled")
+    if not data["known"]:
+        print_message("warning: no account, job, token or session has this name")
+    if data["sessions"]:
+        print_message(f"{data['sessions']} sessions of the dashboard have ended")
+    for token in data["revoked_tokens"]:
+        print_message(f"token {token['id']} of {token['user']} is void")
     if data["jobs"]:
         print_message(f"{len(data['jobs'])} jobs are {data['transferred_to']}'s now")
     for node in data["machines"]:

@@ -10,11 +10,13 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 
+from spotd.base.person_name import is_person
 from spotd.base.secret_refs import read_secret
 from spotd.base.section import Section
 from spotd.base.validation import Path as Keys
 
 _EXAMPLE = "0.0.0.0:8443"
+_DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 _SECURE = "set dashboard.tls_certificate and dashboard.tls_key, or dashboard.trusted_proxies"
 
 
@@ -45,13 +47,23 @@ def _checked_url(url: str) -> str:
         raise ValueError(f"{url!r} is no address of a web page; write 'https://spotd.example.org'")
     if parts.path.strip("/") or parts.query or parts.fragment or parts.username:
         raise ValueError(f"{url!r} has more than a host; give the dashboard a host of its own")
-    return f"{parts.scheme}://{parts.netloc.lower()}"
+    netloc = parts.netloc.lower()
+    # Browsers leave the default port out of `Origin`.
+    return f"{parts.scheme}://{netloc.removesuffix(_DEFAULT_PORTS[parts.scheme])}"
+
+
+def is_private(url: str) -> bool:
+    """Return whether nobody on the way can read or change a request: https, or this machine."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    local = parts.hostname in ("127.0.0.1", "localhost", "::1")
+    return bool(parts.hostname) and (parts.scheme == "https" or (parts.scheme == "http" and local))
 
 
 def _checked_issuer(issuer: str) -> str:
-    parts = urlsplit(issuer)
-    local = parts.hostname in ("127.0.0.1", "localhost", "::1")
-    if parts.scheme != "https" and not (parts.scheme == "http" and local):
+    if not is_private(issuer):
         raise ValueError(f"{issuer!r} is not encrypted; write its https:// address")
     return issuer
 
@@ -85,13 +97,19 @@ class OidcSection(Section):
     client_secret_credential: str | None = None
     scopes: tuple[str, ...] = ("openid", "email", "profile")
     name_claim: str = Field(
-        default="email", min_length=1, description="Claim with the name that the audit keeps"
+        default="email",
+        min_length=1,
+        description="Claim with the name that the audit keeps; one that people cannot change",
     )
     role_claim: str = Field(
         default="email", min_length=1, description="Claim that viewers and admins are found by"
     )
     admins: tuple[str, ...] = Field(default=(), description="Values of role_claim")
     viewers: tuple[str, ...] = Field(default=(), description="Values of role_claim")
+    trust_email: bool = Field(
+        default=False,
+        description="Accept an email without email_verified, where people cannot change theirs",
+    )
     users: dict[str, str] = Field(
         default={},
         description="Value of name_claim to user of this box, whose groups count",
@@ -189,6 +207,11 @@ def _check_oidc(
         text = "lets nobody in"
         fix = "name people in viewers or admins, by their email (or by role_claim = 'groups')"
         yield ("dashboard", "oidc", "viewers"), text, fix
+    for name, account in section.users.items():
+        if not is_person(account):
+            text = f"{name} would be {account}, which nobody can log in as"
+            fix = "name another user of this box, whose groups count"
+            yield ("dashboard", "oidc", "users"), text, fix
     try:
         section.read_client_secret(environ)
     except ValueError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -11,10 +11,12 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from spotd.api_routes.person import Person
-from spotd.base.errors import UserError
+from spotd.base.clock import Clock
+from spotd.base.errors import ExitCode, UserError
 from spotd.dashboard.html import Html, el, join
 from spotd.dashboard.oidc import PENDING_S, OidcLogin
-from spotd.dashboard.session import LoginLimit, Logins
+from spotd.dashboard.session import LOGINS, STARTS, LoginLimit, Logins, plain_address
+from spotd.store.logins import UserToken
 
 LOGIN = "/login"
 OIDC_START = "/login/oidc"
@@ -56,7 +58,7 @@ class LoginEndpoints:
     def __init__(
         self,
         logins: Logins,
-        limit: LoginLimit,
+        clock: Clock,
         cookies: Cookies,
         *,
         session_s: float,
@@ -64,7 +66,9 @@ class LoginEndpoints:
         oidc: OidcLogin | None,
     ) -> None:
         self._logins = logins
-        self._limit = limit
+        self._failures = LoginLimit(clock)
+        self._starts = LoginLimit(clock, STARTS)
+        self._successes = LoginLimit(clock, LOGINS)
         self._cookies = cookies
         self._session_s = session_s
         self._tokens = tokens
@@ -86,27 +90,25 @@ class LoginEndpoints:
     async def _with_token(self, request: Request) -> Response:
         form: Mapping[str, str] = request.scope["form"]
         then, address = safe_path(form.get("next", "")), _address(request)
-        wait_s = self._limit.wait_s(address)
-        if wait_s > 0:
-            response = self._form(then, "Too many failed logins. Try again in a minute.", 429)
-            response.headers["Retry-After"] = str(int(wait_s) + 1)
-            return response
+        if (wait_s := self._failures.wait_s(address)) > 0:
+            return self._wait(then, "Too many failed logins", wait_s)
         token = None
         if self._tokens:
             token = await run_in_threadpool(self._logins.check_token, form.get("token", ""))
         if token is None:
-            self._limit.add_failure(address)
+            self._failures.add(address)
             return self._form(then, "This token is not known, was revoked or has expired.", 401)
         person = Person(token.name, token.account, token.role)
-        secret = await run_in_threadpool(self._logins.begin, person, token, address)
-        if secret is None:
-            return self._form(then, "This token was revoked just now.", 401)
-        return self._enter(secret, then)
+        return await self._enter(request, person, token, then)
 
     async def _start_oidc(self, request: Request) -> Response:
         then = safe_path(request.query_params.get("next", ""))
         if self._oidc is None:
             return self._form(then, "No identity provider is configured.", 404)
+        address = _address(request)
+        if (wait_s := self._starts.wait_s(address)) > 0:
+            return self._wait(then, "Too many logins have begun", wait_s)
+        self._starts.add(address)
         try:
             url, browser = await run_in_threadpool(self._oidc.begin, then)
         except UserError as error:
@@ -120,16 +122,20 @@ class LoginEndpoints:
             return self._form("/", "No identity provider is configured.", 404)
         browser, query = request.cookies.get(self._cookies.oidc, ""), dict(request.query_params)
         address = _address(request)
-        if self._limit.wait_s(address) > 0:
-            return self._form("/", "Too many failed logins. Try again in a minute.", 429)
+        if (wait_s := self._failures.wait_s(address)) > 0:
+            return self._wait("/", "Too many failed logins", wait_s)
         try:
-            person, then = await run_in_threadpool(self._oidc.finish, query, browser)
+            # Another site can send a browser here: what did not begin in it is not its failure.
+            pending = self._oidc.take(query, browser)
         except UserError as error:
-            self._limit.add_failure(address)
             return self._form("/", f"{error.text}. Try: {error.try_}", 403)
-        secret = await run_in_threadpool(self._logins.begin, person, None, address)
-        assert secret is not None  # noqa: S101 - no token that could be revoked
-        response = self._enter(secret, then)
+        try:
+            person = await run_in_threadpool(self._oidc.finish, query, pending)
+        except UserError as error:
+            if error.exit_code is ExitCode.AUTH:
+                self._failures.add(address)
+            return self._form("/", f"{error.text}. Try: {error.try_}", 403)
+        response = await self._enter(request, person, None, pending.then)
         self._cookies.clear(response, self._cookies.oidc)
         return response
 
@@ -140,9 +146,26 @@ class LoginEndpoints:
         self._cookies.clear(response, self._cookies.session)
         return response
 
-    def _enter(self, secret: str, then: str) -> Response:
+    async def _enter(
+        self, request: Request, person: Person, token: UserToken | None, then: str
+    ) -> Response:
+        """Begin the session of a person, and end the one that this browser had."""
+        if (wait_s := self._successes.wait_s(person.name)) > 0:
+            return self._wait(then, "Too many logins", wait_s)
+        self._successes.add(person.name)
+        address = _address(request)
+        secret = await run_in_threadpool(self._logins.begin, person, token, address)
+        if secret is None:
+            return self._form(then, "This token was revoked just now.", 401)
+        if old := request.cookies.get(self._cookies.session, ""):
+            await run_in_threadpool(self._logins.end, old)
         response = RedirectResponse(then, 303)
         self._cookies.set(response, self._cookies.session, secret, self._session_s)
+        return response
+
+    def _wait(self, then: str, problem: str, wait_s: float) -> Response:
+        response = self._form(then, f"{problem}. Try again in a minute.", 429)
+        response.headers["Retry-After"] = str(int(wait_s) + 1)
         return response
 
     def _form(self, then: str, problem: str = "", status: int = 200) -> Response:
@@ -201,10 +224,9 @@ def document(title: str, *children: Html) -> str:
 
 def safe_path(path: str) -> str:
     """Return a path of this site; anything else is the first page."""
-    parts = urlsplit(path)
     local = path.startswith("/") and not path.startswith(("//", "/\\"))
-    return path if local and not parts.netloc and path.isprintable() else "/"
+    return path if local and path.isprintable() else "/"
 
 
 def _address(request: Request) -> str:
-    return request.client.host if request.client else ""
+    return plain_address(request.client.host) if request.client else ""

@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spotd.api.routes.tokens import has_account
 from spotd.api_routes.person import Person
 from spotd.base.clock import Clock
 from spotd.base.errors import ExitCode, UserError
-from spotd.config.dashboard import OidcSection
+from spotd.base.person_name import is_person, uid_of
+from spotd.config.dashboard import OidcSection, is_private
 
 # A public key signs: with a shared secret, whoever can check a token could make one.
 ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512"]
@@ -26,6 +26,7 @@ LEEWAY_S = 60  # difference of clocks
 _MOST_PENDING = 1000
 _TIMEOUT_S = 10.0
 _AGAIN = "log in again"
+_ENDPOINTS = ("authorization_endpoint", "token_endpoint", "jwks_uri")
 
 
 @dataclass(frozen=True)
@@ -73,25 +74,32 @@ class OidcLogin:
                 self._pending.popitem(last=False)
         return str(url), browser
 
-    def finish(self, query: Mapping[str, str], browser: str) -> tuple[Person, str]:
-        """Return the person whom the provider sent back, and the page to go to.
+    def take(self, query: Mapping[str, str], browser: str) -> PendingLogin:
+        """Return the login that the provider sends back; it is good once.
 
-        Raises UserError for a login that did not begin in this browser, that the provider refused,
-        whose ID token is not right, or of somebody who may not log in here.
+        Raises UserError for one that did not begin in this browser, or has ended.
         """
         with self._lock:
             pending = self._pending.pop(query.get("state", ""), None)
         in_time = pending is not None and pending.ends_s > self._clock.monotonic_s()
         if pending is None or not in_time:
             raise _refused("this login has ended, or did not begin here")
-        if not hmac.compare_digest(pending.browser, browser):
+        if not hmac.compare_digest(pending.browser.encode(), browser.encode()):
             raise _refused("this login did not begin in this browser")
+        return pending
+
+    def finish(self, query: Mapping[str, str], pending: PendingLogin) -> Person:
+        """Return the person whom the provider sent back.
+
+        Raises UserError for a login that the provider refused, whose ID token is not right, or of
+        somebody who may not log in here.
+        """
         if "error" in query:
             text = query.get("error_description") or query["error"]
             raise _refused(f"the identity provider refuses: {text[:200]}")
         if query.get("iss", self._section.issuer) != self._section.issuer:
             raise _refused("another identity provider answers")
-        return self._person(self._fetch_claims(query.get("code", ""), pending)), pending.then
+        return self._person(self._fetch_claims(query.get("code", ""), pending))
 
     def _fetch_claims(self, code: str, pending: PendingLogin) -> Mapping[str, Any]:
         """Exchange the code and return the claims of the ID token. Raises UserError."""
@@ -141,21 +149,28 @@ class OidcLogin:
     def _person(self, claims: Mapping[str, Any]) -> Person:
         """Return the person with a role by the configuration. Raises UserError."""
         section = self._section
-        name = str(claims.get(section.name_claim) or "")
+        name = claims.get(section.name_claim) or ""
         if not name:
             raise _refused(f"the identity provider gives no {section.name_claim}")
+        if not isinstance(name, str) or not is_person(name):
+            text = f"{section.name_claim}: {str(name)[:100]!r} is not possible as a person's name"
+            raise _refused(text, "ask who runs spotd to set dashboard.oidc.name_claim")
         uses_email = "email" in (section.name_claim, section.role_claim)
-        if uses_email and claims.get("email_verified", True) not in (True, "true"):
-            raise _refused(f"the identity provider has not verified the address {name[:100]}")
+        if uses_email and not section.trust_email and not _is_verified(claims):
+            text = f"the identity provider has not verified the address {name[:100]}"
+            raise _refused(text, "verify it there; or who runs spotd sets trust_email")
         if account := section.users.get(name):
+            if not is_person(account):
+                raise _refused(f"{name} may not log in as {account}", "ask who runs spotd")
             return Person(account, account=True)
         value = claims.get(section.role_claim)
-        values = {str(one) for one in (value if isinstance(value, list) else [value])}
+        given = value if isinstance(value, list) else [value]
+        values = {str(one) for one in given if isinstance(one, str) or type(one) is int}
         admin, viewer = values & {*section.admins}, values & {*section.viewers}
         if not (admin or viewer):
             raise _refused(f"{name[:100]} may not log in here", "ask who runs spotd")
         # Somebody else's name at the provider must not become a user of the box in the audit.
-        if name == "spotd" or has_account(name):
+        if uid_of(name) >= 0:
             text = f"{name[:100]} is also the name of a user of the box"
             raise _refused(text, "ask who runs spotd to set dashboard.oidc.users")
         return Person(name, role="admin" if admin else "viewer")
@@ -180,6 +195,11 @@ class OidcLogin:
                 given = str(metadata.get("issuer"))[:200]
                 text = f"the identity provider calls itself {given}, not {issuer}"
                 raise UserError(text, "set dashboard.oidc.issuer to the provider's own spelling")
+            for endpoint in _ENDPOINTS:
+                url = metadata.get(endpoint)
+                if not isinstance(url, str) or not is_private(url):
+                    text = f"the identity provider gives no https address as {endpoint}"
+                    raise UserError(text, "check dashboard.oidc.issuer", ExitCode.UNREACHABLE)
             self._metadata = metadata
         return self._metadata
 
@@ -187,6 +207,10 @@ class OidcLogin:
         if anew or not self._keys:
             self._keys = _fetch_json(self._load_metadata()["jwks_uri"], self._section.issuer)
         return self._keys
+
+
+def _is_verified(claims: Mapping[str, Any]) -> bool:
+    return claims.get("email_verified") in (True, "true")
 
 
 def _fetch_json(url: str, issuer: str) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from spotd.api_routes import routes
 from spotd.api_routes.operation import Operation
 from spotd.api_routes.person import Person
 from spotd.base.clock import Clock
+from spotd.base.person_name import is_person
 from spotd.dashboard.actions import ACTIONS
 from spotd.dashboard.visitor import Visitor
 from spotd.domain.events import AuditOutcome
@@ -28,42 +29,48 @@ from spotd.store.interface import Store
 from spotd.store.logins import LoginSession, UserToken
 
 ATTEMPTS = 10  # failed logins of one address within a minute
+STARTS = 30  # of logins of one address at the identity provider, within a minute
+LOGINS = 20  # of one person within a minute
 WINDOW_S = 60.0
-_MOST_ADDRESSES = 10_000
+_MOST_KEYS = 10_000
 _NO_DIGEST = digest_of("")
 _REPLY_S = 20.0
 
 
 @dataclass
 class LoginLimit:
-    """Counts the failed logins of each address within a minute. Thread-safe."""
+    """Counts what each address or person did within a minute: at most `most` times. Thread-safe."""
 
     clock: Clock
+    most: int = ATTEMPTS
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _failures: OrderedDict[str, list[float]] = field(default_factory=OrderedDict)
+    _times: OrderedDict[str, list[float]] = field(default_factory=OrderedDict)
 
-    def wait_s(self, address: str) -> float:
-        """Return the seconds until that address may try again; 0 for now."""
+    def wait_s(self, who: str) -> float:
+        """Return the seconds until that address or person may try again; 0 for now."""
         with self._lock:
-            recent = self._recent(_subscriber(address))
-            return recent[0] + WINDOW_S - self.clock.monotonic_s() if len(recent) >= ATTEMPTS else 0
+            recent = self._recent(_subscriber(who))
+            if len(recent) < self.most:
+                return 0
+            return recent[-self.most] + WINDOW_S - self.clock.monotonic_s()
 
-    def add_failure(self, address: str) -> None:
-        """Count a failed login."""
-        key = _subscriber(address)
+    def add(self, who: str) -> None:
+        """Count once more."""
+        key = _subscriber(who)
         with self._lock:
-            self._failures[key] = [*self._recent(key), self.clock.monotonic_s()]
-            self._failures.move_to_end(key)
-            while len(self._failures) > _MOST_ADDRESSES:
-                self._failures.popitem(last=False)
+            self._times[key] = [*self._recent(key), self.clock.monotonic_s()]
+            self._times.move_to_end(key)
+            while len(self._times) > _MOST_KEYS:
+                self._times.popitem(last=False)
 
     def _recent(self, key: str) -> list[float]:
         since_s = self.clock.monotonic_s() - WINDOW_S
-        return [at_s for at_s in self._failures.get(key, ()) if at_s > since_s]
+        return [at_s for at_s in self._times.get(key, ()) if at_s > since_s]
 
 
 def _subscriber(address: str) -> str:
     """Return the network that one subscriber has: of IPv6 a /64, whose addresses are free."""
+    address = plain_address(address)
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:
@@ -71,6 +78,15 @@ def _subscriber(address: str) -> str:
     if parsed.version == 4:
         return address
     return str(ipaddress.ip_network((parsed, 64), strict=False))
+
+
+def plain_address(address: str) -> str:
+    """Return the IPv4 address of an IPv4-mapped IPv6 address; another as it is."""
+    try:
+        mapped = ipaddress.IPv6Address(address).ipv4_mapped
+    except ValueError:
+        return address
+    return str(mapped) if mapped else address
 
 
 class Logins:
@@ -94,6 +110,8 @@ class Logins:
         digest = known.digest if known else _NO_DIGEST
         right = hmac.compare_digest(digest, digest_of(secret))
         if known is None or not right or known.expires_at_us <= self._clock.now_us():
+            return None
+        if not is_person(known.name):  # made before such names were refused
             return None
         return known
 
@@ -126,7 +144,9 @@ class Logins:
         if not secret:
             return None
         session = self._store.logins.find_session(digest_of(secret), self._clock.now_us())
-        return Person(session.name, session.account, session.role) if session else None
+        if session is None or not is_person(session.name):
+            return None
+        return Person(session.name, session.account, session.role, session.token_id)
 
     def end(self, secret: str) -> None:
         """Log out."""

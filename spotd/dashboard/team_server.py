@@ -7,8 +7,10 @@ What a person may see and do, the API decides by the person's name, and writes i
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Mapping
@@ -23,7 +25,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -32,7 +34,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from spotd.api_client.client import Target
 from spotd.api_routes import routes
 from spotd.base.clock import Clock
-from spotd.base.connection_limit import Connection
+from spotd.base.connection_limit import Connection, TlsListener
 from spotd.base.errors import ExitCode, UnreachableError, UserError
 from spotd.base.server_thread import stop_server
 from spotd.config.dashboard import DashboardSection, split_listen
@@ -45,7 +47,7 @@ from spotd.dashboard.login import LOGIN, LOGOUT, OIDC_CALLBACK, PUBLIC, Cookies,
 from spotd.dashboard.login import document as plain_page
 from spotd.dashboard.oidc import OidcLogin
 from spotd.dashboard.server import HEADERS, page_routes
-from spotd.dashboard.session import LoginLimit, Logins, csrf_of, has_csrf
+from spotd.dashboard.session import Logins, csrf_of, has_csrf, plain_address
 from spotd.domain.fault_drill import DrillKind
 from spotd.store.errors import StoreError
 from spotd.store.interface import Store
@@ -53,7 +55,10 @@ from spotd.store.interface import Store
 log = structlog.get_logger(__name__)
 
 _MAX_FORM = 8192  # bytes
+_FORM_S = 10.0  # to send a form
 _START_S = 10.0
+# With forward secrecy, and authenticated.
+_CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 _STATIC = "/static/"
 _PORTS = {"http": 80, "https": 443}
 # The status of a refused action.
@@ -115,16 +120,25 @@ class TeamGate:
                 origin = headers.get("origin", "")[:200]
                 log.warning("a form of another site was refused", origin=origin)
                 return _no(403, "only forms of this dashboard's own pages are accepted")
-        elif headers.get("origin", self._url) != self._url or (
-            foreign and headers.get("sec-fetch-mode") != "navigate"
-        ):
+            return None
+        # A link leads here. No page of others shows one of these in a frame, or makes scripts ask.
+        link = headers.get("sec-fetch-mode") == "navigate"
+        link = link and headers.get("sec-fetch-dest", "document") == "document"
+        if headers.get("origin", self._url) != self._url or (foreign and not link):
             return _no(403, "pages of others may not ask")
         return None
 
     async def _enter(self, request: Request) -> Response | None:
         """Read the form and the session; refuse a request that lacks what it needs."""
         if request.method == "POST":
-            form = await _read_form(request)
+            try:
+                form = await asyncio.wait_for(_read_form(request), _FORM_S)
+            except TimeoutError:
+                response = _no(408, f"a form is sent within {_FORM_S:g} s")
+                response.headers["Connection"] = "close"
+                return response
+            except ClientDisconnect:
+                return _no(400, "the form is incomplete")  # nobody is there to read it
             if form is None:
                 return _no(413, "a form of this dashboard is smaller")
             request.scope["form"] = form
@@ -135,8 +149,7 @@ class TeamGate:
         try:
             return await run_in_threadpool(self._admit, request, secret)
         except (StoreError, UnreachableError) as error:
-            body = plain_page("Not available", el("p", f"spotd does not answer: {error}"))
-            return HTMLResponse(body, 503)
+            return _unavailable(request, error)
 
     def _admit(self, request: Request, secret: str) -> Response | None:
         person = self._logins.person(secret)
@@ -163,6 +176,11 @@ class TeamGate:
         return None
 
 
+def _unavailable(_: Request, error: Exception) -> Response:
+    body = plain_page("Not available", el("p", f"spotd does not answer: {error}"))
+    return HTMLResponse(body, 503)
+
+
 def _to_login(request: Request) -> Response:
     """Send a person to the login page; a script's request or a form is refused."""
     navigates = request.headers.get("sec-fetch-mode", "navigate") == "navigate"
@@ -186,6 +204,18 @@ async def _read_form(request: Request) -> Mapping[str, str] | None:
 
 def _no(status: int, text: str) -> Response:
     return PlainTextResponse(f"{text}\n", status)
+
+
+class PlainAddresses:
+    """ASGI middleware that names an IPv4 client of an IPv6 socket by its IPv4 address."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if client := scope.get("client"):
+            scope["client"] = (plain_address(client[0]), client[1])
+        await self._app(scope, receive, send)
 
 
 class ActionEndpoints:
@@ -264,7 +294,10 @@ class TeamServer:
         context = self.server.config.ssl
         if context is not None and self.certificate is not None:
             try:
-                context.load_cert_chain(*self.certificate)
+                # What is refused half-way would leave the context with a certificate and another's
+                # key, and every handshake would fail: try both in a context of their own.
+                _load_certificate(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self.certificate)
+                _load_certificate(context, self.certificate)
             except OSError as error:
                 text = f"the dashboard's certificate cannot be read again: {error}"
                 raise UserError(text, "check dashboard.tls_certificate and tls_key") from None
@@ -273,6 +306,11 @@ class TeamServer:
         """See `stop_server`."""
         stop_server(self.server, thread=self.thread, listener=self.listener, timeout_s=timeout_s)
         self.cache.close()
+
+
+def _load_certificate(context: ssl.SSLContext, certificate: tuple[Path, Path]) -> None:
+    """Load certificate and key. Raises OSError, also for a key with a passphrase."""
+    context.load_cert_chain(*certificate, password=lambda: "")  # no prompt on the terminal
 
 
 def make_team_app(
@@ -284,7 +322,7 @@ def make_team_app(
     cookies = Cookies(section.url)
     endpoints = LoginEndpoints(
         logins,
-        LoginLimit(clock),
+        clock,
         cookies,
         session_s=section.session_h * 3600,
         tokens=section.tokens,
@@ -296,11 +334,16 @@ def make_team_app(
         *page_routes(cache, "", start),
     ]
     gate = Middleware(TeamGate, url=section.url, logins=logins, cookies=cookies)
-    app = Starlette(routes=served, middleware=[gate])
+    app = Starlette(
+        routes=served,
+        middleware=[gate],
+        exception_handlers={StoreError: _unavailable, UnreachableError: _unavailable},
+    )
     app.router.redirect_slashes = False
     if not section.trusted_proxies:
         return app
-    return ProxyHeadersMiddleware(app, trusted_hosts=list(section.trusted_proxies))  # type: ignore[arg-type,return-value]
+    proxied = ProxyHeadersMiddleware(app, trusted_hosts=list(section.trusted_proxies))  # type: ignore[arg-type]
+    return PlainAddresses(proxied)  # type: ignore[arg-type]
 
 
 def start_team_server(
@@ -315,6 +358,8 @@ def start_team_server(
     if section.oidc is not None:
         oidc = OidcLogin(section.oidc, client_secret, f"{section.url}{OIDC_CALLBACK}", clock)
     store.logins.end_provider_sessions()
+    if not section.tokens:
+        store.logins.end_token_sessions()
     logins = Logins(store, clock, api_socket, section.session_h)
     cache = ApiCache(Target(socket=str(api_socket)))
     try:
@@ -325,13 +370,14 @@ def start_team_server(
 
 
 def _serve(section: DashboardSection, app: ASGIApp, cache: ApiCache) -> TeamServer:
-    listener = _listen(section.listen)
     certificate = None
     if section.tls_certificate and section.tls_key:
         certificate = (section.tls_certificate, section.tls_key)
+    listener = _listen(section.listen, tls=certificate is not None)
     config = uvicorn.Config(
         app,
-        http=Connection,
+        loop="asyncio",  # another would accept without TlsListener.accept
+        http=listener.protocol() if isinstance(listener, TlsListener) else Connection,
         ws="none",
         lifespan="off",
         log_config=None,
@@ -341,8 +387,11 @@ def _serve(section: DashboardSection, app: ASGIApp, cache: ApiCache) -> TeamServ
         timeout_graceful_shutdown=1,
         ssl_certfile=certificate[0] if certificate else None,
         ssl_keyfile=certificate[1] if certificate else None,
+        ssl_ciphers=_CIPHERS,
     )
     try:
+        if certificate:
+            _load_certificate(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), certificate)
         config.load()
     except OSError as error:
         listener.close()
@@ -364,10 +413,10 @@ def _serve(section: DashboardSection, app: ASGIApp, cache: ApiCache) -> TeamServ
     return running
 
 
-def _listen(listen: str) -> socket.socket:
+def _listen(listen: str, *, tls: bool) -> socket.socket:
     host, port = split_listen(listen)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener = TlsListener(family) if tls else socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))

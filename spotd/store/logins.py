@@ -13,6 +13,8 @@ from spotd.store import schema
 from spotd.store.session import Repository, read, write
 from spotd.store.transaction import Transaction
 
+MOST_SESSIONS = 20  # of one person; those that began before end
+
 
 @dataclass(frozen=True)
 class UserToken:
@@ -43,6 +45,14 @@ class LoginSession:
     token_id: str
     began_at_us: int
     expires_at_us: int
+
+
+@dataclass(frozen=True)
+class EndedAccess:
+    """A person's access that was ended: `sessions` of the person, and `tokens` that they made."""
+
+    sessions: int
+    tokens: list[UserToken]
 
 
 _tokens, _sessions = schema.user_tokens.c, schema.login_sessions.c
@@ -78,7 +88,7 @@ class LoginRepository(Repository):
 
     @write
     def begin_session(self, tx: Transaction, session: LoginSession) -> bool:
-        """Store a session, and delete those that have expired.
+        """Store a session; delete those that have expired, and a person's oldest.
 
         False if its token was revoked meanwhile.
         """
@@ -88,6 +98,10 @@ class LoginRepository(Repository):
             token = select(_tokens.id).where(_tokens.id == session.token_id).with_for_update()
             if tx.conn.execute(token).one_or_none() is None:
                 return False
+        newest = (_sessions.began_at_us.desc(), _sessions.digest.desc())
+        mine = select(_sessions.digest).where(_sessions.name == session.name).order_by(*newest)
+        oldest = tx.conn.execute(mine).scalars().all()[MOST_SESSIONS - 1 :]
+        tx.conn.execute(delete(schema.login_sessions).where(_sessions.digest.in_(oldest)))
         tx.conn.execute(insert(schema.login_sessions).values(**vars(session)))
         return True
 
@@ -104,6 +118,27 @@ class LoginRepository(Repository):
     def end_session(self, tx: Transaction, digest: str) -> None:
         """Log out."""
         tx.conn.execute(delete(schema.login_sessions).where(_sessions.digest == digest))
+
+    @write
+    def end_access(self, tx: Transaction, name: str) -> EndedAccess:
+        """End the sessions of a person, and revoke the tokens that this person has made.
+
+        Sessions that began with those tokens end, too.
+        """
+        made = _tokens.made_by == name
+        query = select(schema.user_tokens).where(made).order_by(_tokens.name, _tokens.id)
+        tokens = [_token(row) for row in tx.conn.execute(query).mappings()]
+        ids = [token.id for token in tokens]
+        where = _sessions.name == name
+        ended = tx.conn.execute(delete(schema.login_sessions).where(where)).rowcount
+        tx.conn.execute(delete(schema.login_sessions).where(_sessions.token_id.in_(ids)))
+        tx.conn.execute(delete(schema.user_tokens).where(_tokens.id.in_(ids)))
+        return EndedAccess(ended, tokens)
+
+    @write
+    def end_token_sessions(self, tx: Transaction) -> None:
+        """End all sessions that began with a token."""
+        tx.conn.execute(delete(schema.login_sessions).where(_sessions.token_id != ""))
 
     @write
     def end_provider_sessions(self, tx: Transaction) -> None:

@@ -223,6 +223,7 @@ async def _read_request(context: ApiContext, route: ApiRoute, request: Request) 
         query=query,
         body=body,
         actor=request.state.peer.name,
+        token_id=request.state.peer.token_id,
         allowed=request.state.allowed,
     )
 

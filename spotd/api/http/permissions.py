@@ -23,13 +23,15 @@ class Peer:
     """The user of the process at the other end; `uid` -1 when the kernel reports none.
 
     `via` names the dashboard when it requests this for somebody who has logged in there. `role` is
-    then the most that this person may do; None leaves it to the groups.
+    then the most that this person may do; None leaves it to the groups. `token_id` is the token
+    that this person logged in with.
     """
 
     uid: int
     name: str
     role: Permission | None = None
     via: str = ""
+    token_id: str = ""
 
 
 NOBODY = Peer(-1, "")
@@ -55,7 +57,7 @@ def peer_of(person: Person) -> Peer:
     role = {"viewer": Permission.READ, "admin": Permission.CHANGE}.get(person.role)
     if person.account and uid < 0:
         role = None
-    return Peer(uid, person.name, role, VIA)
+    return Peer(uid, person.name, role, VIA, person.token_id)
 
 
 def in_group(peer: Peer, group: str) -> bool:

@@ -39,7 +39,8 @@ class ApiRequest:
     """One request that was admitted.
 
     `actor` is the user at the other end of the socket, as the kernel reports it, or the person that
-    the dashboard requests it for. `allowed()` lists the permissions of that user.
+    the dashboard requests it for, who logged in with the token `token_id`. `allowed()` lists the
+    permissions of that user.
     """
 
     context: ApiContext
@@ -48,6 +49,7 @@ class ApiRequest:
     body: Mapping[str, Any] = field(default_factory=dict)
     actor: str = ""
     allowed: Callable[[], Sequence[str]] = tuple
+    token_id: str = ""
 
     @property
     def now_us(self) -> int:

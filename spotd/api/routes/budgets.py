@@ -124,6 +124,11 @@ def approve_override(call: ApiRequest) -> dict[str, Any]:
     if asked_by == call.actor:
         message = f"{call.actor} asked to let {job.name} exceed a budget, and cannot approve it"
         raise ApiError(403, "auth", message, "another admin has to run the same command")
+    token = store.logins.token(call.token_id) if call.token_id else None
+    if call.token_id and (token is None or token.made_by == asked_by):
+        maker = asked_by if token else "somebody unknown"
+        message = f"{call.actor} is here by a token of {maker}, and {asked_by} asked"
+        raise ApiError(403, "auth", message, "another admin has to run the same command")
     record_override(call, job, f"{asked_by} asked for it; {job.approval_text}")
     store.jobs.set_desired(job.id, Desired.RUN, call.now_us)
     return {

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import pwd
-import re
 from typing import Any
 
 from spotd.api.request.request import ApiRequest, bad_input, not_found
 from spotd.api.views.resources import iso
 from spotd.api_routes.person import ROLES
+from spotd.base.person_name import is_person, uid_of
 from spotd.domain.units import S
 from spotd.store.logins import UserToken
 
 LIFETIME_S = 90 * 86_400
 _LEAST_S, _MOST_S = 60, 366 * 86_400
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,99}")
-_OWN = "spotd"  # the audit's name of the daemon itself
 
 
 def who_am_i(call: ApiRequest) -> dict[str, Any]:
@@ -28,7 +25,7 @@ def list_tokens(call: ApiRequest) -> dict[str, Any]:
     """List the tokens for the dashboard, without the tokens themselves."""
     return {
         "kind": "TokenList",
-        "items": [_token_data(token, call.now_us) for token in call.context.store.logins.tokens()],
+        "items": [token_data(token, call.now_us) for token in call.context.store.logins.tokens()],
     }
 
 
@@ -39,12 +36,13 @@ def make_token(call: ApiRequest) -> dict[str, Any]:
     here needs one.
     """
     name, role = call.path["name"], call.text("role")
-    if not _NAME.fullmatch(name) or name == _OWN:
+    if not is_person(name) or call.context.users.is_trusted(uid_of(name)):
         text = f"{name[:60]!r} is not possible as a name of a person"
-        raise bad_input(text, "use letters, digits and . _ @ + -, as ada or ada@example.org")
+        fix = "use letters, digits and . _ @ + -, as ada or ada@example.org, and no system's user"
+        raise bad_input(text, fix)
     if role not in ("", *ROLES):
         raise bad_input(f"role: {role[:60]!r} is no role", f"one of {', '.join(ROLES)}")
-    account = has_account(name)
+    account = uid_of(name) >= 0
     if not account and not role:
         text = f"{name} has no account on the daemon's box, so its groups say nothing"
         raise bad_input(text, f"spotctl user token {name} --role viewer (or admin)")
@@ -62,7 +60,7 @@ def make_token(call: ApiRequest) -> dict[str, Any]:
         expires_at_us=call.now_us + lifetime_s * S,
     )
     call.context.store.logins.add_token(token)
-    data = _token_data(token, call.now_us)
+    data = token_data(token, call.now_us)
     return {"kind": "Token", **data, "token": f"spotd_{token_id}_{secret}"}
 
 
@@ -72,16 +70,7 @@ def revoke_token(call: ApiRequest) -> dict[str, Any]:
     token = logins.token(token_id)
     if token is None or not logins.revoke_token(token_id):
         raise not_found(f"there is no token {token_id[:60]!r}", "spotctl user tokens")
-    return {"kind": "Token", **_token_data(token, call.now_us)}
-
-
-def has_account(name: str) -> bool:
-    """Return whether that is a user of this box."""
-    try:
-        pwd.getpwnam(name)
-    except (KeyError, ValueError):
-        return False
-    return True
+    return {"kind": "Token", **token_data(token, call.now_us)}
 
 
 def digest_of(secret: str) -> str:
@@ -89,7 +78,8 @@ def digest_of(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-def _token_data(token: UserToken, now_us: int) -> dict[str, Any]:
+def token_data(token: UserToken, now_us: int) -> dict[str, Any]:
+    """Return a token for a reply, without its secret, which nobody knows."""
     return {
         "id": token.id,
         "user": token.name,

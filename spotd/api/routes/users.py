@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import pwd
 from typing import Any
 
 from spotd.api.request.request import ApiRequest, conflict, not_found, user_disabled
+from spotd.api.routes.tokens import token_data
 from spotd.api.views.resources import iso
+from spotd.base.person_name import is_person, uid_of
 from spotd.store.errors import NoSuccessorError
 from spotd.store.users import DisabledUser
 
@@ -30,16 +31,20 @@ def list_users(call: ApiRequest) -> dict[str, Any]:
 
 
 def disable_user(call: ApiRequest) -> dict[str, Any]:
-    """Shut a user out of the API and of every machine, at once. `transfer_to` gets the jobs."""
+    """Shut a person out of the API, the dashboard and every machine, at once.
+
+    `transfer_to` gets the jobs. Tokens that this person has made for others are revoked. Somebody
+    without an account may never have been here: `known` says whether anything has this name.
+    """
     store, name, successor = call.context.store, call.path["name"], call.text("transfer_to")
-    uid = _uid(name)
-    owned_jobs = [job for job, owner in store.jobs.owners().items() if owner == name]
-    if uid < 0 and not owned_jobs and not _is_disabled(call, name):
+    uid = uid_of(name)
+    known = _is_known(call, name)
+    if not known and not is_person(name):
         raise not_found(f"there is no user {name[:60]!r}", "spotctl user ls")
     if name == call.actor or call.context.users.is_trusted(uid):
         message = f"{name} cannot be disabled by {call.actor}"
         raise conflict(message, "root, the daemon's own user and yourself cannot be disabled")
-    if successor and (successor == name or _uid(successor) < 0 or _is_disabled(call, successor)):
+    if successor and (successor == name or uid_of(successor) < 0 or _is_disabled(call, successor)):
         raise not_found(
             f"{successor[:60]!r} cannot take over jobs", "name another user of this box"
         )
@@ -48,11 +53,15 @@ def disable_user(call: ApiRequest) -> dict[str, Any]:
         moved = store.users.disable(row)
     except NoSuccessorError as error:
         raise conflict(str(error), f"spotctl user disable {name} --transfer-to SOMEBODY") from None
+    ended = store.logins.end_access(name)
     results = call.context.users.end_access_of_disabled_users()
     return {
         "kind": "User",
         "name": name,
         "disabled": True,
+        "known": known or ended.sessions > 0,
+        "sessions": ended.sessions,
+        "revoked_tokens": [token_data(token, call.now_us) for token in ended.tokens],
         "jobs": moved,
         "transferred_to": successor,
         "machines": sorted(node for node, why in results.items() if not why),
@@ -78,9 +87,12 @@ def _is_disabled(call: ApiRequest, name: str) -> bool:
     return any(row.name == name for row in call.context.store.users.disabled())
 
 
-def _uid(name: str) -> int:
-    """Return the uid of a user; -1 for a name that this machine does not know."""
-    try:
-        return pwd.getpwnam(name).pw_uid
-    except (KeyError, ValueError):
-        return -1
+def _is_known(call: ApiRequest, name: str) -> bool:
+    """Return whether an account, a job, a token or a disabled user has that name."""
+    store = call.context.store
+    return (
+        uid_of(name) >= 0
+        or name in store.jobs.owners().values()
+        or any(name in (token.name, token.made_by) for token in store.logins.tokens())
+        or _is_disabled(call, name)
+    )

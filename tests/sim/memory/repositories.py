@@ -31,7 +31,7 @@ from spotd.store.instances import Listing
 from spotd.store.jobs import JobPage, Submission
 from spotd.store.journal import JournalBatch
 from spotd.store.ledger import SegmentRow
-from spotd.store.logins import LoginSession, UserToken
+from spotd.store.logins import EndedAccess, LoginSession, UserToken
 from spotd.store.market import PricePoint
 from spotd.store.orphans import NodeRowTimes, OwnedResource
 from spotd.store.outputs import StoredOutput
@@ -208,6 +208,12 @@ class MemoryLogins(_Repository):
 
     def end_session(self, digest: str) -> None:
         self._session.write(logins.end_session, digest)
+
+    def end_access(self, name: str) -> EndedAccess:
+        return self._session.write(logins.end_access, name)
+
+    def end_token_sessions(self) -> None:
+        self._session.write(logins.end_token_sessions)
 
     def end_provider_sessions(self) -> None:
         self._session.write(logins.end_provider_sessions)

@@ -8,10 +8,13 @@ from spotd.api.http import auth_middleware
 from spotd.api.http.permissions import Peer
 from spotd.api_client.client import Client
 from spotd.api_routes import routes
+from spotd.api_routes.person import Person
+from spotd.base.errors import UserError
 from spotd.domain.job import Desired
 from spotd.money.approval import ADMINS, SECOND_PERSON, Approval
 from spotd.money.budget import Budget
 from spotd.money.focus import month_of
+from spotd.store.logins import UserToken
 from spotd.store.storage_costs import StorageCost
 from tests.spotd.api.rig import JOB_FILE, SPOT, Rig
 from tests.spotd.cli.conftest import Spotctl
@@ -186,6 +189,27 @@ def test_an_override_waits_for_a_second_person(
     assert "asked_by=ada" in done.text
     assert spotctl(rig, "budget", "approve", "gpt") != 0
     assert "gpt waits for no approval" in capsys.readouterr().err
+
+
+def test_a_token_of_the_one_who_asked_is_no_second_person(
+    rig: Rig, spotctl: Spotctl, people: People
+) -> None:
+    assert spotctl(rig, *beyond(rig)) == 0
+    now_us, ends_us = rig.clock.now_us(), rig.clock.now_us() + 10**12
+    for token_id, maker in (("t1", "ada"), ("t2", "root")):
+        token = UserToken(token_id, "bob@x", False, "admin", "d", now_us, maker, ends_us)
+        rig.store.logins.add_token(token)
+
+    def approve(token_id: str) -> None:
+        bob = Person("bob@x", role="admin", token_id=token_id)
+        Client(rig.socket, person=bob).call(routes.APPROVE_BUDGET(job="gpt"))
+
+    for token_id, maker in (("t1", "ada"), ("revoked", "somebody unknown")):
+        with pytest.raises(UserError, match=f"by a token of {maker}"):
+            approve(token_id)
+    assert rig.store.jobs.rows()[0].desired is Desired.PAUSE
+    approve("t2")
+    assert rig.store.jobs.rows()[0].desired is Desired.RUN
 
 
 def test_a_resumed_job_waits_for_a_second_person(

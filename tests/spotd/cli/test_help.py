@@ -245,7 +245,7 @@ def test_examples_run(
     if arguments[0] == "ckpt":
         save_checkpoints(rig, job_id, arguments, folder=folder)
     if arguments[0] == "user":
-        monkeypatch.setattr("spotd.api.routes.users._uid", lambda name: 7000 + len(name))
+        monkeypatch.setattr("spotd.api.routes.users.uid_of", lambda name: 7000 + len(name))
         rig.store.users.disable(DisabledUser("mallory", -1, 1, "ada"))
     if arguments[:2] == ["cost", "reconcile"]:
         head = "lineItem/UsageStartDate,lineItem/ResourceId,lineItem/UnblendedCost"

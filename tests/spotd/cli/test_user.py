@@ -7,6 +7,7 @@ import json
 import pytest
 
 from spotd.base.errors import ExitCode
+from spotd.store.logins import LoginSession, UserToken
 from tests.spotd.api.rig import Rig, story
 from tests.spotd.cli.conftest import Spotctl
 
@@ -32,6 +33,24 @@ def test_disable_reports_machines_that_were_not_reached(
     assert rows[1:] == [["ada", "disabled", "0"], ["daemon", "enabled", "1"]]
     assert spotctl(rig, "user", "enable", "ada", "-o", "json") == 0
     assert json.loads(capsys.readouterr().out)["disabled"] is False
+
+
+def test_disable_names_what_ends_at_the_dashboard(
+    rig: Rig, spotctl: Spotctl, capsys: Captured
+) -> None:
+    now_us, ends_us = rig.clock.now_us(), rig.clock.now_us() + 10**12
+    token = UserToken("t1", "eve@x", False, "admin", "d", now_us, "nobody", ends_us)
+    rig.store.logins.add_token(token)
+    session = LoginSession("s1", "nobody", False, "", "", now_us, ends_us)
+    assert rig.store.logins.begin_session(session)
+    assert spotctl(rig, "user", "disable", "nobody") == 0
+    assert capsys.readouterr().err.splitlines() == [
+        "nobody is disabled",
+        "1 sessions of the dashboard have ended",
+        "token t1 of eve@x is void",
+    ]
+    assert spotctl(rig, "user", "disable", "nobdy") == 0
+    assert "warning: no account, job, token or session has this name" in capsys.readouterr().err
 
 
 def test_tokens_are_made_listed_and_revoked(rig: Rig, spotctl: Spotctl, capsys: Captured) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spotd.config.dashboard import split_listen
+from spotd.config.dashboard import DashboardSection, split_listen
 from tests.spotd.config.test_load import LOCAL, load, refused
 
 OIDC = """
@@ -76,6 +76,7 @@ HOME = 'listen = "127.0.0.1:8443"\nurl = "http://127.0.0.1:8443"'
         ('listen = "8443"', "listen", "is not an address and port"),
         (f"{HOME}\n{OIDC.replace('https', 'http')}", "oidc.issuer", "is not encrypted"),
         (f"{HOME}\n{OIDC.partition('viewers')[0]}", "oidc.viewers", "lets nobody in"),
+        (f'{HOME}\n{OIDC}users = {{ ada = "root" }}', "oidc.users", "nobody can log in as"),
         (
             f'{HOME}\n{OIDC}client_secret_file = "DIR/none"',
             "oidc.client_secret_file",
@@ -89,6 +90,16 @@ def test_what_is_not_safe_is_refused_by_one_error(
     [problem] = refused(file, dashboard(file, lines))
     assert problem.startswith(f"dashboard.{key}"), problem
     assert said in problem
+
+
+def test_the_default_port_is_no_part_of_the_url() -> None:
+    """Browsers leave it out of `Origin`, so every form would be refused."""
+    for url, plain in (
+        ("https://S.example.org:443", "https://s.example.org"),
+        ("http://localhost:80/", "http://localhost"),
+        ("https://s.example.org:8443", "https://s.example.org:8443"),
+    ):
+        assert DashboardSection(url=url).url == plain
 
 
 def test_addresses() -> None:

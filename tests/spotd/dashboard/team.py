@@ -27,7 +27,8 @@ class Team:
         self.rig = rig
         self.url = settings.pop("url", f"http://127.0.0.1:{port}")
         self.port = port
-        self.section = DashboardSection(listen=f"127.0.0.1:{port}", url=self.url, **settings)
+        address = settings.pop("address", "127.0.0.1")
+        self.section = DashboardSection(listen=f"{address}:{port}", url=self.url, **settings)
         self.server: TeamServer = start_team_server(
             self.section, client_secret, rig.store, rig.clock, rig.socket
         )

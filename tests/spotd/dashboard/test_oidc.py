@@ -12,6 +12,7 @@ import pytest
 from joserfc.jwk import RSAKey
 
 from spotd.dashboard import oidc
+from spotd.dashboard.session import ATTEMPTS, STARTS
 from tests.fixtures.oidc_provider import CLIENT, SECRET, OidcProvider
 from tests.spotd.api.rig import Rig, story
 from tests.spotd.dashboard.reading import Reply
@@ -103,7 +104,15 @@ def test_a_viewer_is_one(team: Team, provider: OidcProvider) -> None:
         ({"email": "stranger@example.org"}, "stranger@example.org may not log in here"),
         ({"email": None}, "gives no email"),
         ({"email_verified": False}, "has not verified"),
-        ({"email": "spotd"}, "may not log in here"),
+        ({"email_verified": None}, "has not verified"),
+        ({"email_verified": "yes"}, "has not verified"),
+        ({"email": "spotd"}, "is not possible"),
+        ({"email": "root"}, "is not possible"),
+        ({"email": "root/systemd"}, "is not possible"),
+        ({"email": "ro\x00ot"}, "is not possible"),
+        ({"email": "\u202eadmin"}, "is not possible"),
+        ({"email": ["ada@example.org"]}, "is not possible"),
+        ({"email": 7}, "is not possible"),
     ],
 )
 def test_an_answer_that_is_not_right_lets_nobody_in(
@@ -198,14 +207,82 @@ def test_groups_give_roles(rig: Rig, provider: OidcProvider) -> None:
 def test_a_user_of_the_box_comes_by_mapping_alone(rig: Rig, provider: OidcProvider) -> None:
     """A name at the provider that is also one of the box gives no right of that user."""
     names = {"name_claim": "preferred_username", "role_claim": "email"}
-    team = make_team(rig, provider, **names, users={"ada": "root"})
-    provider.claims = {"preferred_username": "root"}
+    team = make_team(rig, provider, **names, users={"ada": "daemon", "eve": "root"})
+    provider.claims = {"preferred_username": "daemon"}
     assert "is also the name of a user of the box" in log_in(team.visit()).text
     provider.claims = {"preferred_username": "ada", "email": "nobody@example.org"}
     visit = team.visit()
     assert log_in(visit).status == 303
-    assert "root" in visit.get("/").text
+    assert "daemon" in visit.get("/").text
+    assert team.rig.store.audit.rows(0)[-1].user == "daemon"
+    provider.claims = {"preferred_username": "eve", "email": "nobody@example.org"}
+    assert "may not log in as root" in log_in(team.visit()).text
     team.stop()
+
+
+def test_a_provider_whose_addresses_are_trusted(rig: Rig, provider: OidcProvider) -> None:
+    team = make_team(rig, provider, trust_email=True)
+    provider.claims = {"email_verified": None}
+    assert log_in(team.visit()).status == 303
+    team.stop()
+
+
+def test_no_role_is_no_word(rig: Rig, provider: OidcProvider) -> None:
+    team = make_team(rig, provider, role_claim="groups", admins=("admins",), viewers=("None",))
+    for groups in (None, [None], [["admins"]], {"admins": 1}):
+        provider.claims = {"groups": groups}
+        assert "may not log in here" in log_in(team.visit()).text
+    team.stop()
+
+
+def test_starts_of_one_address_are_limited(team: Team) -> None:
+    visit = team.visit()
+    for _ in range(STARTS):
+        assert visit.get("/login/oidc").status == 303
+    reply = visit.get("/login/oidc")
+    assert reply.status == 429
+    assert 0 < int(reply.headers["retry-after"]) <= 61
+    assert visit.login(team.token("ada@example.org", "viewer")).status == 303
+
+
+def test_another_site_cannot_use_up_the_attempts(team: Team, provider: OidcProvider) -> None:
+    """An unknown state, or another browser's, is not a failure of the person who was sent there."""
+    others = at_the_provider(team.visit().get("/login/oidc").headers["location"])
+    for path in [others, *["/login/oidc/callback?state=x"] * (2 * ATTEMPTS)]:
+        assert team.visit().get(path).status == 403
+    assert log_in(team.visit()).status == 303
+    provider.claims = {"email": "stranger@example.org"}
+    for _ in range(ATTEMPTS):
+        assert log_in(team.visit()).status == 403
+    assert log_in(team.visit()).status == 429
+
+
+@pytest.mark.parametrize("dest", ["iframe", "image", "embed"])
+def test_only_a_page_of_its_own_comes_back_from_the_provider(team: Team, dest: str) -> None:
+    visit = team.visit()
+    back = at_the_provider(visit.get("/login/oidc").headers["location"])
+    navigation = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate"}
+    assert visit.get(back, **navigation, Sec_Fetch_Dest=dest).status == 403
+    assert visit.get(back, **navigation, Sec_Fetch_Dest="document").status == 303
+
+
+def test_a_cookie_that_is_no_ascii_is_another(team: Team) -> None:
+    visit = team.visit()
+    back = at_the_provider(visit.get("/login/oidc").headers["location"])
+    visit.cookies = {"spotd-oidc": "\xe9"}
+    assert "did not begin in this browser" in visit.get(back).text
+
+
+@pytest.mark.parametrize("name", ["authorization_endpoint", "token_endpoint", "jwks_uri"])
+@pytest.mark.parametrize("url", [None, 7, "", "http://provider.example/x", "ftp://x", "//["])
+def test_metadata_without_a_private_endpoint(
+    team: Team, provider: OidcProvider, monkeypatch: pytest.MonkeyPatch, name: str, url: object
+) -> None:
+    metadata = {**provider.metadata(), name: url}
+    monkeypatch.setattr(provider, "metadata", lambda: metadata)
+    reply = team.visit().get("/login/oidc")
+    assert reply.status == 502
+    assert f"gives no https address as {name}" in reply.text
 
 
 def test_a_new_start_asks_for_a_new_login(rig: Rig, provider: OidcProvider) -> None:

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import http.client
+import socket
 import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import trustme
 
+from spotd.api.routes.tokens import digest_of
 from spotd.api_client.client import Client
 from spotd.api_routes import routes
+from spotd.base import connection_limit
+from spotd.base.connection_limit import MOST, MOST_HALF_OPEN_OF_ADDRESS, TlsListener
 from spotd.base.errors import UserError
+from spotd.dashboard import team_server
+from spotd.dashboard.session import LOGINS
 from spotd.domain.events import AuditOutcome
+from spotd.store.errors import StoreUnavailableError
+from spotd.store.logins import UserToken
 from spotd.store.users import DisabledUser
-from tests.fixtures.waiting import LIMIT_S
+from tests.fixtures.waiting import LIMIT_S, until
 from tests.spotd.api.rig import SPOT, Rig, story
 from tests.spotd.dashboard.team import Team, Visit
 
@@ -80,11 +89,14 @@ def test_a_token_logs_in_and_the_cookie_is_for_this_site_alone(team: Team) -> No
     assert text.startswith("dashboard: token ")
 
 
-@pytest.mark.parametrize("then", ["//evil.example/", "https://evil.example/", "/\\evil.example"])
+@pytest.mark.parametrize(
+    "then", ["//evil.example/", "https://evil.example/", "/\\evil.example", "//["]
+)
 def test_a_login_leads_to_no_other_site(team: Team, then: str) -> None:
     token = team.token("ada", "viewer")
     reply = team.visit().post("/login", {"token": token, "next": then})
     assert reply.headers["location"] == "/"
+    assert team.visit().get(f"/login?next={quote(then, safe='')}").status == 200
 
 
 def test_a_token_that_is_wrong_expired_or_revoked_is_refused(team: Team) -> None:
@@ -124,6 +136,49 @@ def test_guessing_is_slowed_down_for_one_address(team: Team) -> None:
     reply = team.visit().login(token)
     assert reply.status == 429, "also with the right one: it tells nothing"
     assert 0 < int(reply.headers["retry-after"]) <= 61
+
+
+def test_logins_of_one_person_are_limited(team: Team) -> None:
+    token = team.token("eve@example.org", "viewer")
+    for _ in range(LOGINS):
+        assert team.visit().login(token).status == 303
+    reply = team.visit().login(token)
+    assert reply.status == 429
+    assert len(audit(team.rig, "login")) == LOGINS
+    assert team.visit().login(team.token("ada", "viewer")).status == 303, "others are not meant"
+
+
+def test_a_new_login_ends_the_session_that_the_browser_had(team: Team) -> None:
+    visit, other = team.login("ada", "viewer"), team.visit()
+    other.cookies = dict(visit.cookies)
+    assert visit.login(team.token("bob", "viewer")).status == 303
+    assert other.get("/").status == 303
+    assert visit.get("/").status == 200
+
+
+def test_without_tokens_their_sessions_end_at_the_start(make_team: MakeTeam) -> None:
+    team = make_team()
+    visit = team.login("ada", "admin")
+    team.stop()
+    provider = {"issuer": "https://provider.example", "client_id": "x", "admins": ("a",)}
+    again = make_team(tokens=False, oidc=provider).visit()
+    again.cookies = visit.cookies
+    assert again.get("/").status == 303
+
+
+def test_nobody_is_root_by_a_token_of_before(team: Team) -> None:
+    now_us = team.rig.clock.now_us()
+    secret = "0" * 64
+    token = UserToken("0a", "root", True, "", digest_of(secret), now_us, "root", now_us + 10**12)
+    team.rig.store.logins.add_token(token)
+    assert team.visit().login(f"spotd_0a_{secret}").status == 401
+
+
+def test_a_proxy_that_comes_by_ipv4_to_an_ipv6_socket_is_believed(make_team: MakeTeam) -> None:
+    url = "https://spotd.example.org"
+    team = make_team(url=url, trusted_proxies=("127.0.0.1",), address="[::]")
+    told = {"X_Forwarded_Proto": "https", "X_Forwarded_For": "192.0.2.7"}
+    assert team.visit().get("/login", **told).status == 200
 
 
 def test_the_one_that_may_changes_and_the_audit_names_them(team: Team) -> None:
@@ -273,20 +328,33 @@ def write_certificate(ca: trustme.CA, folder: Path) -> None:
     (folder / "cert.pem").write_bytes(b"".join(b.bytes() for b in issued.cert_chain_pems))
 
 
-def test_tls_and_a_renewed_certificate(make_team: MakeTeam, tmp_path: Path) -> None:
-    old, new = trustme.CA(), trustme.CA()
-    write_certificate(old, tmp_path)
-    team = make_team(
-        url="https://spotd.example.org",
-        tls_certificate=tmp_path / "cert.pem",
-        tls_key=tmp_path / "key.pem",
-    )
+class TlsTeam:
+    """A dashboard with TLS, whose certificate lies in `folder`."""
 
-    def status(ca: trustme.CA) -> int:
+    def __init__(self, make_team: MakeTeam, folder: Path) -> None:
+        self.folder = folder
+        self.ca = self.renew()
+        self.team = make_team(
+            url="https://spotd.example.org",
+            tls_certificate=folder / "cert.pem",
+            tls_key=folder / "key.pem",
+        )
+
+    def renew(self) -> trustme.CA:
+        self.ca = trustme.CA()
+        write_certificate(self.ca, self.folder)
+        return self.ca
+
+    def status(self, ca: trustme.CA | None = None, source: str = "127.0.0.1") -> int:
+        """The status of the login page, for somebody who trusts that authority."""
         trust = ssl.create_default_context()
-        ca.configure_trust(trust)
+        (ca or self.ca).configure_trust(trust)
         connection = http.client.HTTPSConnection(
-            "127.0.0.1", team.port, timeout=LIMIT_S, context=trust
+            "127.0.0.1",
+            self.team.port,
+            timeout=LIMIT_S,
+            context=trust,
+            source_address=(source, 0),
         )
         try:
             connection.request("GET", "/login", headers={"Host": "spotd.example.org"})
@@ -294,22 +362,127 @@ def test_tls_and_a_renewed_certificate(make_team: MakeTeam, tmp_path: Path) -> N
         finally:
             connection.close()
 
-    assert status(old) == 200
-    write_certificate(new, tmp_path)
-    team.server.reload_certificate()
-    assert status(new) == 200
+
+@pytest.fixture
+def tls(make_team: MakeTeam, tmp_path: Path) -> TlsTeam:
+    return TlsTeam(make_team, tmp_path)
+
+
+def test_tls_and_a_renewed_certificate(tls: TlsTeam) -> None:
+    old = tls.ca
+    assert tls.status() == 200
+    tls.renew()
+    tls.team.server.reload_certificate()
+    assert tls.status() == 200
     with pytest.raises(ssl.SSLCertVerificationError):
-        status(old)
-    (tmp_path / "key.pem").write_text("nothing")
+        tls.status(old)
+    (tls.folder / "key.pem").write_text("nothing")
     with pytest.raises(UserError, match="cannot be read again"):
-        team.server.reload_certificate()
-    assert status(new) == 200
+        tls.team.server.reload_certificate()
+    assert tls.status() == 200
+
+
+def test_a_renewal_that_is_half_done_changes_nothing(tls: TlsTeam) -> None:
+    """A new certificate with the key of the old: neither is taken."""
+    old, old_key = tls.ca, (tls.folder / "key.pem").read_bytes()
+    new = tls.renew()
+    new_key = (tls.folder / "key.pem").read_bytes()
+    (tls.folder / "key.pem").write_bytes(old_key)
+    with pytest.raises(UserError, match="cannot be read again"):
+        tls.team.server.reload_certificate()
+    assert tls.status(old) == 200
+    (tls.folder / "key.pem").write_bytes(new_key)
+    tls.team.server.reload_certificate()
+    assert tls.status(new) == 200
+
+
+def test_connections_without_a_handshake_are_limited(
+    tls: TlsTeam, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listener = tls.team.server.listener
+    assert isinstance(listener, TlsListener)
+    address = ("127.0.0.1", tls.team.port)
+    monkeypatch.setattr(connection_limit, "HANDSHAKE_S", LIMIT_S)
+    silent = [socket.create_connection(address) for _ in range(MOST_HALF_OPEN_OF_ADDRESS)]
+    until(lambda: len(listener.half_open()) == MOST_HALF_OPEN_OF_ADDRESS)
+    with pytest.raises(OSError, match=r"."):
+        tls.status()
+    assert tls.status(source="127.0.0.2") == 200
+    assert len(listener.half_open()) == MOST_HALF_OPEN_OF_ADDRESS, "a handshake is no more counted"
+    monkeypatch.setattr(connection_limit, "HANDSHAKE_S", 0.0)
+    assert tls.status(source="127.0.0.2") == 200
+    for client in silent:
+        client.settimeout(LIMIT_S)
+        assert client.recv(1) == b""
+        client.close()
+    until(lambda: not listener.half_open())
+    assert tls.status() == 200
+
+
+def test_only_ciphers_with_forward_secrecy(tls: TlsTeam) -> None:
+    context = tls.team.server.server.config.ssl
+    assert context is not None
+    for cipher in context.get_ciphers():
+        assert cipher["aead"]
+        assert cipher["protocol"] == "TLSv1.3" or cipher["name"].startswith("ECDHE-")
+
+
+def slow_form(team: Team) -> socket.socket:
+    """A form whose body does not come."""
+    client = socket.create_connection(("127.0.0.1", team.port), timeout=LIMIT_S)
+    host = f"127.0.0.1:{team.port}"
+    head = f"POST /login HTTP/1.1\r\nHost: {host}\r\nOrigin: {team.url}\r\nContent-Length: 9\r\n"
+    client.sendall(f"{head}\r\nabc".encode())
+    return client
+
+
+def test_slow_forms_keep_nobody_out(team: Team) -> None:
+    clients = [slow_form(team) for _ in range(MOST)]
+    connections = team.server.server.server_state.connections
+    until(lambda: sum(getattr(c, "cycle", None) is not None for c in [*connections]) == MOST)
+    assert team.visit().get("/login").status == 200
+    for client in clients:
+        client.close()
+
+
+def test_a_form_that_does_not_come_in_time_is_ended(
+    team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(team_server, "_FORM_S", 0.05)
+    with slow_form(team) as client:
+        reply = b""
+        while piece := client.recv(4096):
+            reply += piece
+    assert reply.startswith(b"HTTP/1.1 408 ")
+    assert b"connection: close" in reply.lower()
+
+
+def test_a_form_that_is_cut_off_is_no_fault(team: Team, caplog: pytest.LogCaptureFixture) -> None:
+    connections = team.server.server.server_state.connections
+    with slow_form(team):
+        until(lambda: any(getattr(c, "cycle", None) is not None for c in [*connections]))
+    until(lambda: not connections and not team.server.server.server_state.tasks)
+    assert "Traceback" not in caplog.text
+    assert "Exception in ASGI" not in caplog.text
+
+
+class AwayLogins:
+    """Logins of a database that is away."""
+
+    def __getattr__(self, _: str) -> Any:
+        def away(*_: object) -> None:
+            raise StoreUnavailableError("the database is away")
+
+        return away
 
 
 def test_every_reply_says_what_a_browser_must_not_do(team: Team) -> None:
     visit: Visit = team.login("ada", "admin")
-    for path in ("/", "/login", "/static/dash.css", "/job/none"):
-        headers = visit.get(path).headers
+    team.rig.store.logins = AwayLogins()  # type: ignore[assignment]
+    reply = team.visit().login("spotd_00000000_x")
+    assert (reply.status, "does not answer" in reply.text) == (503, True)
+    replies = [visit.get(path) for path in ("/", "/login", "/static/dash.css", "/job/none")]
+    for headers in (one.headers for one in (reply, *replies)):
         assert "default-src 'none'" in headers["content-security-policy"]
         assert "frame-ancestors 'none'" in headers["content-security-policy"]
         assert headers["referrer-policy"] == "same-origin"

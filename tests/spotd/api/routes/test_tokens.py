@@ -47,6 +47,10 @@ def test_a_token_is_shown_once_and_only_its_digest_is_stored(rig: Rig) -> None:
         ("eve@example.org", {}, "no account on the daemon's box"),
         ("eve@example.org", {"role": "root"}, "is no role"),
         ("spotd", {"role": "viewer"}, "not possible as a name"),
+        ("root", {}, "not possible as a name"),
+        ("root", {"role": "viewer"}, "not possible as a name"),
+        ("Root", {"role": "viewer"}, "not possible as a name"),
+        (ME.name, {"role": "viewer"}, "not possible as a name"),
         ("a b", {"role": "viewer"}, "not possible as a name"),
         ("x" * 101, {"role": "viewer"}, "not possible as a name"),
     ],
@@ -127,6 +131,7 @@ def test_a_person_is_the_same_after_its_header() -> None:
     for person in (
         Person("ada"),
         Person("ada", True, "viewer"),
+        Person("eve@example.org", False, "admin", "3f9a01c2"),
         Person("ä=&+%\r\n b@example.org", False, "admin"),
     ):
         assert parse_person(person.header()) == person

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import threading
+from urllib.parse import quote
 
 import pytest
 
@@ -12,6 +13,7 @@ from spotd.api.http.permissions import Permissions, find_peer
 from spotd.base.errors import ExitCode, UserError
 from spotd.domain.events import Event
 from spotd.domain.node import Node
+from spotd.store.logins import LoginSession, UserToken
 from spotd.store.users import DisabledUser
 from tests.fixtures.path_client import PathClient
 from tests.fixtures.waiting import LIMIT_S
@@ -188,6 +190,45 @@ def test_users_are_listed_and_let_in_again(rig: Rig, client: PathClient, node: N
     with pytest.raises(UserError, match="is not disabled") as caught:
         client.post(f"/v1/users/{OTHER}/enable")
     assert caught.value.exit_code is ExitCode.NOT_FOUND
-    with pytest.raises(UserError, match="there is no user"):
-        client.post("/v1/users/no-such-user/disable")
+    for name in ("spotd", "-x", "a b"):
+        with pytest.raises(UserError, match="there is no user"):
+            client.post(f"/v1/users/{quote(name)}/disable")
     assert pwd.getpwnam(OTHER)
+
+
+def test_a_person_without_an_account_is_disabled_and_logged_out(
+    rig: Rig, client: PathClient
+) -> None:
+    """Known by a token, by a session, or not at all: a provider may send them at any time."""
+    now_us, ends_us = rig.clock.now_us(), rig.clock.now_us() + 10**12
+    logins = rig.store.logins
+    logins.add_token(UserToken("t1", "eve@x", False, "admin", "d", now_us, "ada", ends_us))
+    for digest, name, token_id in (("s1", "eve@x", "t1"), ("s2", "eve@x", ""), ("s3", "bob@x", "")):
+        session = LoginSession(digest, name, False, "admin", token_id, now_us, ends_us)
+        assert logins.begin_session(session)
+    done = client.post("/v1/users/eve@x/disable")
+    assert (done["disabled"], done["known"], done["sessions"]) == (True, True, 2)
+    assert [logins.find_session(digest, now_us) is None for digest in ("s1", "s2")] == [True] * 2
+    assert logins.find_session("s3", now_us)
+    assert client.post("/v1/users/bob@x/disable")["known"]
+    assert logins.find_session("s3", now_us) is None
+    assert client.post("/v1/users/nobody-yet@x/disable")["known"] is False
+    names = [row.name for row in rig.store.users.disabled()]
+    assert names == ["bob@x", "eve@x", "nobody-yet@x"]
+
+
+def test_tokens_that_a_disabled_admin_has_made_are_void(rig: Rig, client: PathClient) -> None:
+    now_us, ends_us = rig.clock.now_us(), rig.clock.now_us() + 10**12
+    logins = rig.store.logins
+    for token_id, maker in (("t1", OTHER), ("t2", "ada")):
+        token = UserToken(token_id, "made-up@x", False, "admin", "d", now_us, maker, ends_us)
+        logins.add_token(token)
+        session = LoginSession(
+            f"s-{token_id}", "made-up@x", False, "admin", token_id, now_us, ends_us
+        )
+        assert logins.begin_session(session)
+    done = client.post(f"/v1/users/{OTHER}/disable")
+    assert [(item["id"], item["user"]) for item in done["revoked_tokens"]] == [("t1", "made-up@x")]
+    assert [token.id for token in logins.tokens()] == ["t2"]
+    assert logins.find_session("s-t1", now_us) is None
+    assert logins.find_session("s-t2", now_us)
