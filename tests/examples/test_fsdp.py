@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from tests.examples import run_to_end
 from tests.fixtures.waiting import LIMIT_S
 from tests.trainer.rig import ROOT
 
@@ -22,7 +23,7 @@ def train(file: str, folder: Path, *, steps: int, resume: Path | None = None) ->
     env |= {"CUDA_VISIBLE_DEVICES": "", "SPOTD_RESUME": str(resume or "")}
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     done = subprocess.run(
-        [*torchrun, "--nproc-per-node", "2", str(FOLDER / file)],
+        [*torchrun, "--nproc-per-node", "2", run_to_end.__file__, str(FOLDER / file)],
         cwd=folder,
         env=env,
         capture_output=True,
