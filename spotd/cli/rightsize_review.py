@@ -148,9 +148,8 @@ def _why(row: Mapping[str, Any]) -> str:
         location = better["zone"] or better["region"]
         return (
             f"{better['num_nodes']} x {better['instance_type']} in {better['provider']}/{location}"
-            f": {format_usd(better['usd_per_m_tokens'])} a million tokens, "
-            f"{percent(row['saves'])} less "
-            f"({rate})"
+            f": {format_usd(better['usd_per_m_tokens'])} a million tokens, {percent(row['saves'])} "
+            f"less ({rate})"
         )
     if row["verdict"] == LOOK:
         return (row["use"] or {}).get("cause") or "its GPUs are not busy"

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 
+from spotd.base.listen_address import split_listen
 from spotd.base.person_name import is_person
 from spotd.base.secret_refs import read_secret
 from spotd.base.section import Section
@@ -20,22 +21,9 @@ _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 _SECURE = "set dashboard.tls_certificate and dashboard.tls_key, or dashboard.trusted_proxies"
 
 
-def split_listen(listen: str) -> tuple[str, int]:
-    """(address, port) of "0.0.0.0:8443" or "[::]:8443". Raises ValueError."""
-    host, _, port = listen.rpartition(":")
-    try:
-        address = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
-        number = int(port) if port.isdecimal() else 0
-    except ValueError:
-        raise ValueError(f"{listen!r} is not an address and port; write {_EXAMPLE!r}") from None
-    if not 0 < number < 1 << 16:
-        raise ValueError(f"{listen!r} has no port from 1 to 65535; write {_EXAMPLE!r}")
-    return str(address), number
-
-
 def _checked_listen(listen: str) -> str:
     if listen:
-        split_listen(listen)
+        split_listen(listen, example=_EXAMPLE)
     return listen
 
 
@@ -174,7 +162,7 @@ def _check_transport(section: DashboardSection) -> Iterator[tuple[Keys, str, str
             yield ("dashboard", key), "is missing", "TLS needs a certificate and its key"
         if given is not None:
             yield from _check_file(key, given)
-    address = ipaddress.ip_address(split_listen(section.listen)[0])
+    address = ipaddress.ip_address(split_listen(section.listen, example=_EXAMPLE)[0])
     secure = section.tls_certificate or section.tls_key or section.trusted_proxies
     if not address.is_loopback and not secure:
         text = f"{section.listen} can be reached from other machines, without TLS and no proxy"

@@ -9,6 +9,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
+from spotd.base.listen_address import split_listen
 from spotd.base.secret_refs import read_secret
 from spotd.base.section import Section
 from spotd.base.validation import Path as Keys
@@ -20,20 +21,13 @@ _MAKE = "(umask 077; openssl rand -hex 32 > /etc/spotd/metrics-token)"
 
 def split_address(listen: str) -> tuple[str, int]:
     """(address, port) of "127.0.0.1:9464" or "[::1]:9464". Raises ValueError."""
-    host, _, port = listen.rpartition(":")
-    try:
-        address = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
-        number = int(port) if port.isdecimal() else 0
-    except ValueError:
-        raise ValueError(f"{listen!r} is not an address and port; write {_EXAMPLE!r}") from None
-    if not 0 < number < 1 << 16:
-        raise ValueError(f"{listen!r} has no port from 1 to 65535; write {_EXAMPLE!r}")
-    if not address.is_loopback:
+    address, port = split_listen(listen, example=_EXAMPLE)
+    if not ipaddress.ip_address(address).is_loopback:
         raise ValueError(
             f"{listen!r} can be reached from other machines, and what passes is not encrypted; "
             f"write {_EXAMPLE!r} and let a proxy with TLS, or ssh -L, carry it further"
         )
-    return str(address), number
+    return address, port
 
 
 def _checked(listen: str) -> str:

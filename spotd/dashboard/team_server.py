@@ -36,8 +36,9 @@ from spotd.api_routes import routes
 from spotd.base.clock import Clock
 from spotd.base.connection_limit import Connection, TlsListener
 from spotd.base.errors import ExitCode, UnreachableError, UserError
+from spotd.base.listen_address import split_listen
 from spotd.base.server_thread import stop_server
-from spotd.config.dashboard import DashboardSection, split_listen
+from spotd.config.dashboard import DashboardSection
 from spotd.dashboard import actions
 from spotd.dashboard.api_cache import ApiCache, PageData
 from spotd.dashboard.components import PageContext
@@ -56,7 +57,7 @@ log = structlog.get_logger(__name__)
 
 _MAX_FORM = 8192  # bytes
 _FORM_S = 10.0  # to send a form
-_START_S = 10.0
+_START_S = 60.0
 # With forward secrecy, and authenticated.
 _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 _STATIC = "/static/"
@@ -414,7 +415,7 @@ def _serve(section: DashboardSection, app: ASGIApp, cache: ApiCache) -> TeamServ
 
 
 def _listen(listen: str, *, tls: bool) -> socket.socket:
-    host, port = split_listen(listen)
+    host, port = split_listen(listen, example="0.0.0.0:8443")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = TlsListener(family) if tls else socket.socket(family, socket.SOCK_STREAM)
     try:

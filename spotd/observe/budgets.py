@@ -113,8 +113,7 @@ def judge_outliers(store: Store, now_us: int, *, dry_run: bool) -> None:
         whose = f"of the project {outlier.project}" if outlier.project else "without a project"
         text = (
             f"{job.name} of {outlier.user or 'nobody'} spent {format_microusd(outlier.microusd)} "
-            "in "
-            f"24 h, and jobs {whose} {format_microusd(usual.median_microusd)} a day (median of "
+            f"in 24 h, and jobs {whose} {format_microusd(usual.median_microusd)} a day (median of "
             f"{usual.days} days; beyond {format_microusd(usual.bound_microusd)} causes an alert): "
         )
         if dry_run:
@@ -142,8 +141,7 @@ def _stop(store: Store, status: BudgetStatus, now_us: int) -> None:
         text = (
             f"{job.name} is paused: the budget {status.budget.name} of "
             f"{format_microusd(status.budget.microusd)} a month is used up; it saves first, and "
-            "goes on "
-            f"with `spotctl resume {job.name}` next month, or with --override-budget now"
+            f"goes on with `spotctl resume {job.name}` next month, or with --override-budget now"
         )
         key = f"budget_stop:{job.id}"
         event = Event("budget_stop", text, severity=Severity.ERROR, alert=True, key=key)

@@ -92,8 +92,7 @@ def judge_use(store: Store, policy: IdlePolicy, now_us: int) -> None:
         text = (
             f"the GPUs of {job.name} were busy {low_use.gpu:.0%} of the last {USE_S / 60:.0f} min, "
             f"below {IDLE_BELOW:.0%}: {format_usd(low_use.usd_per_h)} per hour for GPUs that do "
-            "nothing; "
-            f"likely cause: {(use and use.cause) or 'not known'}"
+            f"nothing; likely cause: {(use and use.cause) or 'not known'}"
         )
         event = Event("gpus_low", text, severity=Severity.WARNING, alert=True, key=key)
         store.events.add(job.id, event, now_us)
@@ -121,7 +120,6 @@ def _windows(store: Store, job: Job, since_us: int) -> list[Window]:
 def _text(job: Job, idle: Idle, policy: IdlePolicy) -> str:
     return (
         f"the GPUs of {job.name} were busy {idle.gpu:.0%} of the last {policy.after_s / 60:.0f} "
-        f"min: {format_usd(idle.usd)} for GPUs that did nothing, and "
-        f"{format_usd(idle.usd_per_h)} more each "
-        "hour; "
+        f"min: {format_usd(idle.usd)} for GPUs that did nothing, and {format_usd(idle.usd_per_h)} "
+        "more each hour; "
     )

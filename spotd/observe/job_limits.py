@@ -79,8 +79,7 @@ def _events(
         if kind == ACTUAL:
             text = (
                 f"{job.name} has spent {percent} % of its max_cost_usd: {format_microusd(spent)} "
-                "of "
-                f"{format_microusd(most)}, {format_microusd(rate)}/h now"
+                f"of {format_microusd(most)}, {format_microusd(rate)}/h now"
             )
             if rate and spent < most:
                 text += f", used up on {iso(now_us + (most - spent) * US_PER_H // rate)[:16]}Z"
@@ -102,9 +101,8 @@ def _foretold(job: Job, spent: int, ends: tuple[int, int, int], percent: int) ->
     return (
         f"{job.name} will have spent {percent} % of its max_cost_usd of "
         f"{format_microusd(job.spec.max_cost_microusd)} by its end: {format_microusd(spent)} so "
-        "far, "
-        f"{format_usd(middle)} expected (nine of ten: {format_usd(low)} to {format_usd(high)}); "
-        f"spotctl cost {job.name}"
+        f"far, {format_usd(middle)} expected (nine of ten: {format_usd(low)} to "
+        f"{format_usd(high)}); spotctl cost {job.name}"
     )
 
 

@@ -338,8 +338,7 @@ def cheapest_offer(offers: Sequence[Offer], cap_usd: float) -> Offer:
     if cost_usd > cap_usd:
         raise LiveError(
             f"{offer.key} costs {format_usd(cost_usd)} for the {MAX_DURATION_S / 60:.0f} minutes "
-            "that "
-            f"it may take, and {format_usd(cap_usd)} may be spent"
+            f"that it may take, and {format_usd(cap_usd)} may be spent"
         )
     return offer
 

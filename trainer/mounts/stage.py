@@ -46,10 +46,8 @@ class TransferPrice:
         if cost > self.max_microusd:
             raise MountError(
                 f"transferring {size / 1e9:.3g} GB of {url} here would cost "
-                f"{format_microusd(cost)}, "
-                f"more than its max_usd of {format_microusd(self.max_microusd)}: raise max_usd, "
-                "or run "
-                "the job near the data"
+                f"{format_microusd(cost)}, more than its max_usd of "
+                f"{format_microusd(self.max_microusd)}: raise max_usd, or run the job near the data"
             )
 
 

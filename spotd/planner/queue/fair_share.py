@@ -148,8 +148,8 @@ def _limit_text(
         rate = use.microusd_per_h + turn.microusd_per_h
         return (
             f"limits.max_usd_per_hour is {format_microusd(limits.max_microusd_per_h)}, and this "
-            "would "
-            f"make it {format_microusd(rate)}: wait until a machine is gone, or raise the limit"
+            f"would make it {format_microusd(rate)}: wait until a machine is gone, or raise the "
+            "limit"
         )
     return (
         f"projects.{turn.project}.max_nodes is {limits.projects[turn.project]} and "
@@ -342,8 +342,7 @@ def _drain(d: PlanBuilder, running: Sequence[Node], turn: QueueEntry, step: int)
     d.set_job(yields_since_us=0, yielded_at_us=d.now_us)
     text = (
         f"{d.job.name} (priority {d.job.spec.priority}) gives {place(running[0])} to "
-        f"{named(turn)}: step {step} is saved, and it goes on from its last save when there is "
-        "room"
+        f"{named(turn)}: step {step} is saved, and it goes on from its last save when there is room"
     )
     d.event(
         "yielded",

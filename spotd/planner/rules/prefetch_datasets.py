@@ -166,8 +166,7 @@ def _leg(name: str, data: DataSet, copy: str, market: Market) -> PlannedCopy:
 
 def _beyond(leg: PlannedCopy, most_microusd: int) -> str:
     return (
-        f"{leg.size_bytes / 1e9:,.4g} GB would cost {format_microusd(leg.microusd)}, and with "
-        "what is "
-        "spent or comes before that is above stage_ahead.max_usd of "
+        f"{leg.size_bytes / 1e9:,.4g} GB would cost {format_microusd(leg.microusd)}, and with what "
+        "is spent or comes before that is above stage_ahead.max_usd of "
         f"{format_microusd(most_microusd)}"
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spotd.config.dashboard import DashboardSection, split_listen
+from spotd.config.dashboard import DashboardSection
 from tests.spotd.config.test_load import LOCAL, load, refused
 
 OIDC = """
@@ -100,8 +100,3 @@ def test_the_default_port_is_no_part_of_the_url() -> None:
         ("https://s.example.org:8443", "https://s.example.org:8443"),
     ):
         assert DashboardSection(url=url).url == plain
-
-
-def test_addresses() -> None:
-    assert split_listen("0.0.0.0:8443") == ("0.0.0.0", 8443)
-    assert split_listen("[::1]:8443") == ("::1", 8443)

@@ -228,10 +228,11 @@ class Training:
         if self._authority is None:
             return
         self._authority.start_watch()
-        if not self._start.directory:  # there, the files tell whether the program resumed
-            context, rank = self._context, self._context.config.rank
+        context = self._context
+        # In a folder, the files tell whether the program resumed. Rank 0 speaks for all ranks.
+        if not self._start.directory and not context.config.rank:
             self._printed_steps = PrintedStepsWatch(
-                LogReader(context.paths.logs / f"rank{rank}.log"),
+                LogReader(context.paths.logs / "rank0.log"),
                 before=self._start.printed_steps,
                 report=context.journal.append,
                 monotonic=context.monotonic,
