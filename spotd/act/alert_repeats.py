@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from spotd.store.alerts import AlertRow
 
-_NUMBERS = re.compile(r"\d[\d.,:]*")
+# Another exit code, or another share of a limit, is something else.
+_NUMBERS = re.compile(r"(?P<telling>code \d+|\d[\d.,]* ?%)|\d[\d.,:]*")
 Key = tuple[str, str, str, str]
 
 
@@ -48,7 +49,8 @@ def _key(row: AlertRow) -> Key | None:
     if not row.job_id:
         return None
     event = row.event
-    return (row.job_id, event.kind, event.severity.value, _NUMBERS.sub("#", event.text))
+    text = _NUMBERS.sub(lambda found: found["telling"] or "#", event.text)
+    return (row.job_id, event.kind, event.severity.value, text)
 
 
 @dataclass
