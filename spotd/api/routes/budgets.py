@@ -56,7 +56,7 @@ def check_budgets(call: ApiRequest, user: str, spec: JobSpec, resumed: Job | Non
     """Refuse a job that is to start or be resumed where it may cost more than a budget has left.
 
     With `override_budget` in the body it is allowed. Returns the text of what was overridden, ""
-    for nothing. Raises ApiError (refused).
+    for nothing. Raises ApiError (refused, auth).
     """
     budgets = [
         budget for budget in call.context.settings.budgets() if budget.covers(user, spec.project)
@@ -79,6 +79,9 @@ def check_budgets(call: ApiRequest, user: str, spec: JobSpec, resumed: Job | Non
     if message and call.body.get("override_budget") is not True:
         fix = "wait for next month, raise it in config.toml, or --override-budget"
         raise ApiError(409, "refused", message, fix)
+    if message and needs_second_person(call) and not call.actor:
+        text = "nobody knows who asks to exceed a budget, so no second person can approve it"
+        raise ApiError(403, "auth", text, "run the command as a user of this machine")
     return message
 
 

@@ -149,6 +149,16 @@ def beyond(rig: Rig) -> list[str]:
     return ["run", str(rig.folder / "job.yaml"), "--override-budget"]
 
 
+def test_an_override_by_nobody_is_refused(
+    rig: Rig, spotctl: Spotctl, people: People, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would wait for nobody else, and run."""
+    people.name = ""
+    assert spotctl(rig, *beyond(rig)) == 5
+    assert "nobody knows who asks to exceed a budget" in capsys.readouterr().err
+    assert rig.store.jobs.rows() == []
+
+
 def test_an_override_waits_for_a_second_person(
     rig: Rig, spotctl: Spotctl, people: People, capsys: pytest.CaptureFixture[str]
 ) -> None:
