@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -167,6 +168,8 @@ def test_how_much_was_read_is_told_each_byte_once(
     wait += "; until cat ~/data/small > /dev/null 2>&1; do sleep 0.05; done"
     node.start(run=f"{read}; {wait}; {read}", buckets=(mount(bucket, mode),))
     wait_until("it was read", (node.paths.workdir / "up").exists)
+    if mode is MountMode.MOUNT_CACHED:  # rclone records what is in its cache a while after
+        wait_until("both files are known to be in the cache", lambda: _in_cache(node) == 2)
     node.kill_agent()
     node.run()
     os.kill(rclone_pid(node), signal.SIGKILL)
@@ -179,6 +182,16 @@ def test_how_much_was_read_is_told_each_byte_once(
     read_total = sum(entry.data["bytes"] for entry in lines)
     # To the thousandth of a MiB; a read may be of a few KiB more than was asked for.
     assert read_bytes - 4096 <= read_total <= read_bytes + (64 << 10)
+
+
+def _in_cache(node: Node) -> int:
+    """The number of files that rclone's records call whole in the cache."""
+    whole = 0
+    for path in node.home.glob("**/vfsMeta/**/*"):
+        with suppress(OSError, ValueError):  # a folder, or just being written
+            record = json.loads(path.read_text())
+            whole += sum(piece["Size"] for piece in record["Rs"] or ()) == record["Size"]
+    return whole
 
 
 def _taken(path: Path) -> int:
