@@ -26,7 +26,7 @@ from spotd.wire import MountMode
 from tests.fixtures import azurite, gcs
 from tests.fixtures.waiting import wait_until
 from tests.trainer.agent.node import Node
-from trainer.agent.data.fuse import is_mounted
+from trainer.agent.data.fuse import is_disconnected, is_mounted
 from trainer.agent.process.processes import is_alive
 from trainer.agent.process.script_supervisor import read_pids
 
@@ -234,6 +234,36 @@ def test_a_program_that_fails_of_its_mount_begins_again_and_is_not_charged(
     assert len(node.entries(wire.STARTED)) == 2
 
 
+def test_a_program_fails_of_its_mount_although_the_mounts_process_has_not_quite_ended(
+    node: Node, bucket: Bucket
+) -> None:
+    """rclone is dead, but what waits for it, like the proxy that signs its requests, is not."""
+    real = shutil.which("rclone")
+    _wrap_rclone(node, f'[ $1 = mount ] || exec {real} "$@"\n{real} "$@"\nsleep 600\n')
+    node.run()
+    node.start(run=_STRICT, buckets=(mount(bucket),))
+    wait_until("the program to be up", (node.paths.workdir / "up").exists)
+    wrapper = rclone_pid(node)
+    [real_pid] = Path(f"/proc/{wrapper}/task/{wrapper}/children").read_text().split()
+    os.kill(int(real_pid), signal.SIGKILL)
+    assert node.wait_for(wire.EXITED).data["code"] == 0, node.log()
+    [unwell] = node.entries(wire.UNWELL)
+    assert (unwell.data["what"], unwell.data["again"]) == ("mount", True)
+    assert "its process is ending" in node.wait_for(wire.WARNING).data["text"]
+    assert not Path(f"/proc/{wrapper}").exists(), "nothing of the lost mount is left"
+
+
+def test_a_mount_that_only_does_not_answer_is_not_lost(node: Node, bucket: Bucket) -> None:
+    node.run()
+    node.start(run=_PATIENT, buckets=(mount(bucket),))
+    wait_until("the program to be up", (node.paths.workdir / "up").exists)
+    os.kill(rclone_pid(node), signal.SIGSTOP)
+    assert not is_disconnected(node.home / "data", wait_s=0.1)
+    node.kill_agent()  # which would mount it again
+    os.kill(rclone_pid(node), signal.SIGKILL)
+    wait_until("it to be lost", lambda: is_disconnected(node.home / "data", wait_s=0.1))
+
+
 # The first time it reads until it cannot, and fails of it; the second time it can.
 _STRICT = """
 [ -e up ] && { cat ~/data/small; exit; }
@@ -244,7 +274,7 @@ exit 3
 
 
 def test_a_mount_that_does_not_stay_is_the_end_of_this_machine(node: Node, bucket: Bucket) -> None:
-    node.environ["PATH"] = f"{_broken(node)}:{os.environ['PATH']}"
+    _break_later(node)
     node.run()
     node.start(run="touch up; sleep 60", buckets=(mount(bucket),))
     wait_until("the program to be up", (node.paths.workdir / "up").exists)
@@ -256,17 +286,23 @@ def test_a_mount_that_does_not_stay_is_the_end_of_this_machine(node: Node, bucke
     assert "cannot be mounted again: no more today" in text
 
 
-def _broken(node: Node) -> Path:
-    """An rclone that works until the file `broken` exists."""
+def _break_later(node: Node) -> None:
+    """Give the node an rclone that works until the file `broken` exists."""
+    _wrap_rclone(
+        node,
+        f"[ -e {node.home}/broken ] && [ $1 = mount ] && "
+        f'{{ echo "no more today" >&2; exit 1; }}\nexec {shutil.which("rclone")} "$@"\n',
+    )
+
+
+def _wrap_rclone(node: Node, script: str) -> None:
+    """Let the node find this shell script as its rclone."""
     folder = node.home / "bin"
     folder.mkdir()
     program = folder / "rclone"
-    program.write_text(
-        f"#!/bin/sh\n[ -e {node.home}/broken ] && [ $1 = mount ] && "
-        f'{{ echo "no more today" >&2; exit 1; }}\nexec {shutil.which("rclone")} "$@"\n'
-    )
+    program.write_text(f"#!/bin/sh\n{script}")
     program.chmod(0o700)
-    return folder
+    node.environ["PATH"] = f"{folder}:{os.environ['PATH']}"
 
 
 def test_a_bucket_that_does_not_answer_is_told_and_the_read_fails(

@@ -3,10 +3,12 @@ points."""
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
 import subprocess
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,7 @@ from trainer.agent.process.commands import run_command
 DEVICE = Path("/dev/fuse")
 CONF = Path("/etc/fuse.conf")
 ALLOW_OTHER = "user_allow_other"  # in CONF, lets other users see a plain user's mounts
+DISCONNECTED_S = 1.0
 _INSTALL_S = 300.0
 _COMMAND_S = 20.0
 _PACKAGES = {"rclone": "rclone", "fusermount3": "fuse3"}
@@ -143,6 +146,28 @@ def _last_line(text: str) -> str:
 def is_mounted(folder: Path) -> bool:
     """Check with the kernel, not with the process that serves the mount, which may be dead."""
     return Path(os.path.realpath(folder.parent)) / folder.name in mount_points()
+
+
+def is_disconnected(folder: Path, wait_s: float = DISCONNECTED_S) -> bool:
+    """Whether the mount at `folder` has lost the process that served it, as the kernel says.
+
+    The kernel knows first: reads fail while that process, or one that waits for it, still ends. A
+    server that is alive but does not answer within `wait_s` seconds is not lost.
+    """
+    lost = threading.Event()
+
+    def ask() -> None:
+        try:
+            os.statvfs(folder)  # always asks the server: nothing of it is cached
+        except OSError as error:
+            if error.errno in (errno.ENOTCONN, errno.ECONNABORTED):
+                lost.set()
+
+    # In a thread, because nothing can interrupt the call when the server does not answer.
+    asking = threading.Thread(target=ask, name="statvfs", daemon=True)
+    asking.start()
+    asking.join(wait_s)
+    return lost.is_set()
 
 
 def unmount(fusermount: str, folder: Path) -> str:

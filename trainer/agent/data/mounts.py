@@ -26,7 +26,14 @@ from trainer.agent.base.phase import AFTER_PROGRAM, Phase
 from trainer.agent.base.redaction import secret_values
 from trainer.agent.base.warnings import HealthWarning
 from trainer.agent.data import read_meter
-from trainer.agent.data.fuse import FuseError, Programs, ensure_programs, is_mounted, unmount
+from trainer.agent.data.fuse import (
+    FuseError,
+    Programs,
+    ensure_programs,
+    is_disconnected,
+    is_mounted,
+    unmount,
+)
 from trainer.agent.data.rclone import (
     UnmountableError,
     aws_profile,
@@ -113,7 +120,8 @@ class _Mounter:
     def mount_and_wait(self, mount: Mount, cancelled: Callable[[], bool]) -> str:
         """Mount a bucket and return the error, or "". Raises OSError, UnmountableError."""
         script = script_of(self._context, mount)
-        if script.state is not ScriptState.RUNNING or not is_mounted(mount.folder):
+        mounted = is_mounted(mount.folder) and not is_disconnected(mount.folder)
+        if script.state is not ScriptState.RUNNING or not mounted:
             self.start(mount, script)
         deadline = time.monotonic() + MOUNT_TIMEOUT_S
         while not is_mounted(mount.folder):
@@ -130,6 +138,10 @@ class _Mounter:
         if (text := unmount(self._programs.fusermount, mount.folder)) != "":
             raise OSError(f"an earlier mount cannot be removed: {text}")
         script.kill()
+        deadline = time.monotonic() + MOUNT_TIMEOUT_S
+        # Its supervisor records how it ended, and must not do so after the reset.
+        while script.state is ScriptState.RUNNING and time.monotonic() < deadline:
+            time.sleep(POLL_S)
         script.reset()
         paths, bucket = self._context.paths, mount.bucket
         mount.folder.mkdir(parents=True, exist_ok=True)
@@ -199,12 +211,16 @@ class Mounts:
         self._log_offsets: dict[str, int] = {}  # up to which each log was read, in bytes
         self._meters: dict[str, ReadMeter] = {}
         self._failure = ("", 0.0)
+        self._disconnected: set[str] = set()  # names of mounts whose server the kernel has lost
         self._remounting = False  # a thread mounts one again
         self._ended = False
         self.lost = ""  # why a mount is lost for good on this machine
 
     def failure_cause(self, now: float) -> str:
         """Return the lost mount that a program failing now has failed because of, or ""."""
+        self._disconnected |= {
+            mount.name for mount in self._mounts() if is_disconnected(mount.folder)
+        }
         for mount in self._dead_mounts():
             self._record_failure(f"the mount of {mount.text} was lost", now)
         text, at = self._failure
@@ -242,7 +258,11 @@ class Mounts:
         return mounts_of(self._context.paths, start) if start is not None else []
 
     def _dead_mounts(self) -> list[Mount]:
-        return [mount for mount in self._mounts() if not _serves(script_of(self._context, mount))]
+        return [
+            mount
+            for mount in self._mounts()
+            if mount.name in self._disconnected or not _serves(script_of(self._context, mount))
+        ]
 
     def _record_failure(self, text: str, now: float) -> None:
         self._failure = (text, now)
@@ -264,13 +284,15 @@ class Mounts:
     def _check_mount(
         self, mount: Mount, start: StartDocument, now: float
     ) -> Iterator[HealthWarning]:
-        if script_of(self._context, mount).state is ScriptState.RUNNING:
+        script = script_of(self._context, mount)
+        running = script.state is ScriptState.RUNNING
+        if running and mount.name not in self._disconnected:
             yield from self.read_errors(now)
             return
         if self.lost:
             return
         times = self._remounts[mount.name] = self._remounts.get(mount.name, 0) + 1
-        reason = _reason(script_of(self._context, mount).exit.tail)
+        reason = "its process is ending" if running else _reason(script.exit.tail)
         self._record_failure(f"the mount of {mount.text} was lost ({reason})", now)
         # A container sees only the mount that existed when it started.
         if start.image or times > MAX_REMOUNTS:
@@ -294,6 +316,7 @@ class Mounts:
 
         def finished() -> None:
             self._remounting = False
+            self._disconnected.discard(mount.name)
             if reason and not self._ended:
                 self.lost = (
                     f"the mount of {mount.text} was lost, and cannot be mounted again: {reason}"

@@ -219,8 +219,9 @@ class Watchdog:
         for warning in self._mounts.read_errors(self._context.monotonic()):
             self._report(warning)
         self._report_reads(self._context.monotonic(), last=True)
-        text = self._mounts.failure_cause(self._context.monotonic())
-        if text and code not in (EXIT_FINISHED, EXIT_RELEASED, EXIT_FENCED):
+        if code in (EXIT_FINISHED, EXIT_RELEASED, EXIT_FENCED):
+            return
+        if text := self._mounts.failure_cause(self._context.monotonic()):
             text = f"{text}, and the program failed"
             self._end(HealthVerdict(MOUNT, text, again=self._may_restart()))
 
