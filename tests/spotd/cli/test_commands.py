@@ -21,6 +21,7 @@ from providers.stores import open_store
 from spotd import wire
 from spotd.api_client.client import _UnixConnection
 from spotd.base.errors import ExitCode
+from spotd.cli.follow import follow_job
 from spotd.domain.events import Event
 from spotd.domain.job import Desired
 from spotd.domain.states import LeaveReason, Outcome
@@ -200,18 +201,25 @@ def test_wait_for_running_and_timeout(rig: Rig, spotctl: Spotctl, capsys: Captur
 
 
 def test_wait_survives_a_restart_of_the_daemon(
-    rig: Rig, spotctl: Spotctl, capsys: Captured
+    rig: Rig, spotctl: Spotctl, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id = rig.submit()
+    follows = threading.Event()
+
+    def follow(**arguments: Any) -> Any:
+        follows.set()
+        return follow_job(**arguments)
 
     def restart() -> None:
+        follows.wait(LIMIT_S)  # before that the daemon has to be there
         rig.stop()
         time.sleep(0.7)  # the outage itself
         rig.finish(job_id, 0, Outcome.SUCCEEDED)
         rig.start()
 
+    monkeypatch.setattr("spotd.cli.wait.follow_job", follow)
     timer = later(restart)
-    assert spotctl(rig, "wait", "gpt", "--timeout", "30s") == 0
+    assert spotctl(rig, "wait", "gpt") == 0
     timer.join()
     assert capsys.readouterr().err.splitlines()[-1] == "gpt: succeeded"
 
