@@ -109,7 +109,7 @@ def database() -> str:
 
 def wire() -> str:
     """What the daemon and the node say to each other: kinds, codes, and the fields of each
-    document, whatever its class is called."""
+    document by name, whatever its class is called."""
     import spotd.wire
 
     constants, documents = [], set()
@@ -119,8 +119,7 @@ def wire() -> str:
             if name.isupper() and isinstance(value, (str, int, float)):
                 constants.append(repr(value))
             if dataclasses.is_dataclass(value) and value.__module__ == info.name:
-                fields = (_field(field) for field in dataclasses.fields(value))
-                documents.add("; ".join(fields))
+                documents.add("; ".join(sorted(map(_field, dataclasses.fields(value)))))
     return "\n".join([*sorted(constants), "", *sorted(documents)]) + "\n"
 
 
