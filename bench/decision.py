@@ -39,7 +39,7 @@ from providers.catalogs.egress import first_tier_prices
 from providers.catalogs.places import places
 from spotd.daemon.loop import BATCH
 from spotd.domain.fast_replace import changed
-from spotd.domain.job import CheckpointSpec, Desired, Job, JobSpec
+from spotd.domain.job import CheckpointSpec, Desired, Job, JobProgram, JobResources, JobSpec
 from spotd.domain.market import Market, Refusal
 from spotd.domain.node_history import FleetHistory, NodeLifetime
 from spotd.domain.plan import AddNode, Plan
@@ -153,10 +153,12 @@ def views(count: int, *, steered: bool) -> list[View]:
         if steered:
             work_s = 3600.0 * (10 + number % 50)
             more = {
-                "wishes": Preferences(work_s=work_s),
+                "preferences": Preferences(work_s=work_s),
                 "deadline_us": NOW + int(1.5 * work_s * S),
             }
-        spec = JobSpec(ident, "python train.py", wants, saves, **more)
+        spec = changed(
+            JobSpec(ident, JobProgram("python train.py"), JobResources(wants), saves), **more
+        )
         job = Job(ident, ident, spec, Desired.RUN, 1, NOW - HOUR)
         found.append(View(job, (), (), loaded_at_us=NOW))
     return found

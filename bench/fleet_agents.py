@@ -136,7 +136,7 @@ class Agents:
             self._say(machine, wire.READY, {})
         machine.start = document
         others = (other for other in self._by_job[machine.job_id] if other is not machine)
-        if document.claim == wire.CLAIM_NOW or not any(other.training for other in others):
+        if document.head.claim == wire.CLAIM_NOW or not any(other.training for other in others):
             self._claim(machine)
 
     def _claim(self, machine: Machine) -> None:
@@ -145,9 +145,13 @@ class Agents:
         machine.claimed, machine.reported_us = True, now_us()
         machine.step = max(other.step for other in self._by_job[machine.job_id])
         self._say(machine, wire.CLAIMED, {"step": machine.step, "manifest": _manifest(machine)})
-        self._plan(machine, self._progress, self._random.uniform(1, machine.start.progress_every_s))
+        self._plan(
+            machine, self._progress, self._random.uniform(1, machine.start.program.progress_every_s)
+        )
         # As if it had trained for long: the saves of many jobs are spread over their period.
-        self._plan(machine, self._periodic_save, self._random.uniform(1, machine.start.every_s))
+        self._plan(
+            machine, self._periodic_save, self._random.uniform(1, machine.start.checkpoint.every_s)
+        )
 
     def _progress(self, machine: Machine) -> float:
         """Reports, and returns when to report again (0: never), as all that is planned does."""
@@ -168,11 +172,11 @@ class Agents:
         }
         machine.reported_us = last_us
         self._say(machine, wire.PROGRESS, report)
-        return machine.start.progress_every_s
+        return machine.start.program.progress_every_s
 
     def _periodic_save(self, machine: Machine) -> float:
         self._save(machine)
-        return machine.start.every_s if machine.training and machine.start else 0.0
+        return machine.start.checkpoint.every_s if machine.training and machine.start else 0.0
 
     def _save(self, machine: Machine, *, released: bool = False) -> None:
         if machine.training:

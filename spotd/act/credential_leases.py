@@ -180,7 +180,7 @@ class CredentialLeases:
         Keys if [stores] has some for machines, else the machine's identity. Nothing is leased here,
         because leases can write.
         """
-        return tuple(self._bucket(bucket, node) for bucket in job.spec.buckets)
+        return tuple(self._bucket(bucket, node) for bucket in job.spec.files.buckets)
 
     def _bucket(self, one: Bucket, node: Node) -> Bucket:
         cloud = node.offer.cloud or node.offer.provider

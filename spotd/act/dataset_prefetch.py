@@ -135,9 +135,9 @@ class DatasetPrefetch:
     def _next(self, store: Store, market: Market) -> _Work | None:
         now_us = self._clock.now_us()
         for job in store.jobs.rows(finished=False):
-            if not job.spec.wishes.ahead.regions or job.desired is not Desired.RUN:
+            if not job.spec.preferences.ahead.regions or job.desired is not Desired.RUN:
                 continue
-            if job.spec.max_cost_microusd:
+            if job.spec.limits.max_cost_microusd:
                 self._reckon(store, job)
             view = store.load_view(job.id, now_us)
             if view is None:
@@ -221,7 +221,7 @@ class DatasetPrefetch:
         requests = self._requests_microusd(leg, market, batch)
         rows = [row for row in store.transfers.rows(work.job.id) if not row.node_id]
         adds = egress + requests + month_microusd(leg.copy, size, market)
-        most = work.job.spec.wishes.ahead.max_microusd
+        most = work.job.spec.preferences.ahead.max_microusd
         spent = sum(paid_by_copy(rows, market).values())
         if spent + adds > most:
             text = f"{format_microusd(spent)} is spent, and {format_microusd(adds)} more is above"
@@ -272,7 +272,7 @@ class DatasetPrefetch:
                 continue
             other = work.store.jobs.find(node.job_id)
             if other and any(
-                bucket.url == f"dataset://{leg.name}" for bucket in other.spec.buckets
+                bucket.url == f"dataset://{leg.name}" for bucket in other.spec.files.buckets
             ):
                 raise _EndedError("a machine there needs it, and copies it itself")
 

@@ -8,7 +8,7 @@ again, with the same token.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 from providers.base import (
@@ -39,6 +39,7 @@ from spotd.base.errors import UserError
 from spotd.domain.container import container_of
 from spotd.domain.datasets import DataSet
 from spotd.domain.events import AuditOutcome
+from spotd.domain.fast_replace import changed
 from spotd.domain.images import baked_of
 from spotd.domain.job import HeadSnapshot, Job
 from spotd.domain.node import EffectKind, Node
@@ -104,7 +105,7 @@ class NodeStoreAccess:
     work.
     """
 
-    buckets: Callable[[Job, Node], tuple[Bucket, ...]] = lambda job, _node: job.spec.buckets
+    buckets: Callable[[Job, Node], tuple[Bucket, ...]] = lambda job, _node: job.spec.files.buckets
     shards_for: LendShards = lambda _job, _node, _deadline_s: ShardLeases()
     lend: Lend = lambda _job, _node, _deadline_s: None
     lendable: Callable[[Job, Node], None] = lambda _job, _node: None
@@ -213,7 +214,7 @@ def _record_refusal(
     if isinstance(error, AuthError):
         world.store.market.record_provider(node.offer.provider, str(error), at_us)
     if effect.kind is EffectKind.LAUNCH:
-        code = refusal_code(type(error).__name__, effect.job.spec.image_id)
+        code = refusal_code(type(error).__name__, effect.job.spec.resources.image_id)
         world.store.nodes.record_launch_refused(node.id, code, str(error), error.scope, at_us)
     else:
         world.store.nodes.record_effect_failed(node.id, effect.kind, str(error), at_us)
@@ -224,7 +225,7 @@ def launch_request(effect: Effect, keys: JobKeys, deployment: str) -> LaunchRequ
     node, job = effect.node, effect.job
     host = host_key(keys, node.token)
     # A machine by itself has nobody to talk to; cards of a fabric would cost it its public address.
-    joined = job.spec.num_nodes > 1 and bool(node.offer.interconnect)
+    joined = job.spec.resources.num_nodes > 1 and bool(node.offer.interconnect)
     return LaunchRequest(
         token=node.token,
         name=node.token,
@@ -245,9 +246,9 @@ def launch_request(effect: Effect, keys: JobKeys, deployment: str) -> LaunchRequ
         host_private_key=host.private,
         host_public_key=host.public,
         image_id=node.startup.image_id
-        or ("" if baked_of(job.spec.image_id) else job.spec.image_id),
-        disk_gib=job.spec.disk_gib,
-        max_price_microusd_per_h=job.spec.max_hourly_microusd,
+        or ("" if baked_of(job.spec.resources.image_id) else job.spec.resources.image_id),
+        disk_gib=job.spec.resources.disk_gib,
+        max_price_microusd_per_h=job.spec.limits.max_hourly_microusd,
         max_run_s=life_limit_s(node),
         reservation=node.offer.reservation,
         interconnect=node.offer.interconnect if joined else "",
@@ -337,7 +338,7 @@ def _printed_before(node: Node, world: EffectContext) -> PrintedSteps:
 def _start(effect: Effect, world: EffectContext) -> Record:
     node, job = effect.node, effect.job
     keys = world.keys(job.id)
-    for mount in job.spec.packages:
+    for mount in job.spec.files.packages:
         left_s = _left_s(effect, world)
         world.link.put_package(node, keys, mount.digest, world.packages, left_s)
     tools = SaverPackages() if node.offer.local else world.tools()
@@ -345,13 +346,15 @@ def _start(effect: Effect, world: EffectContext) -> Record:
     loan = world.store_access.lend(job, node, _left_s(effect, world))
     options = loan.options if loan else world.job_stores.options(job.spec.checkpoint.store)
     shards = world.store_access.shards_for(job, node, _left_s(effect, world))
-    digest = world.store.events.image_digest(job.id) if container_of(job.spec.image_id) else ""
+    digest = (
+        world.store.events.image_digest(job.id) if container_of(job.spec.resources.image_id) else ""
+    )
     now_us, auto = world.clock.now_us(), job.spec.checkpoint.auto
     where = place_of(job.spec.checkpoint.store, options)
     place = place_among(shards.url, world.job_stores.places()) if shards.url else where
     terms = terms_for(job, node, world.store, place, now_us) if auto else None
     document = start_document(job, effect, _secrets(effect, world), options, digest, terms)
-    document = replace(
+    document = changed(
         document,
         buckets=world.store_access.buckets(job, node),
         shards_url=shards.url,
@@ -384,7 +387,10 @@ def _secrets(effect: Effect, world: EffectContext) -> Mapping[str, str]:
 
 def _tell(name: str, effect: Effect, world: EffectContext) -> Record:
     node = effect.node
-    data = {"reason": node.departure.leave_text, "deadline_s": effect.job.spec.stop_grace_s}
+    data = {
+        "reason": node.departure.leave_text,
+        "deadline_s": effect.job.spec.timeouts.stop_grace_s,
+    }
     if effect.kind is EffectKind.DRAIN:
         data["outputs_s"] = wire.OUTPUTS_LIMIT_S
     if effect.kind is EffectKind.SAVE:

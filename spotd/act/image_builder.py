@@ -45,12 +45,12 @@ def row_of(job: Job, node: Node) -> ImageRow:
     return ImageRow(
         node_id=node.id,
         job_id=job.id,
-        name=job.spec.bake,
+        name=job.spec.program.bake,
         provider=node.offer.provider,
         region=node.offer.region,
         vendor_name=vendor_name(job.spec, node),
         setup=setup_digest(job.spec),
-        base=node.startup.image_id or job.spec.image_id,
+        base=node.startup.image_id or job.spec.resources.image_id,
         version=version("spotd"),
     )
 

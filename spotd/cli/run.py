@@ -140,7 +140,7 @@ def _submit_all(
         }
         if number:
             body["request_id"] = f"{common['request_id']}-{number}"
-            body["after"] = job_file.spec.after or jobs[-1]["id"]
+            body["after"] = job_file.spec.queue.after or jobs[-1]["id"]
         try:
             jobs.append(
                 _submit(client=client, body=body, parsed=job_file, continue_job=continue_job)

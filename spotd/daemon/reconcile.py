@@ -129,7 +129,7 @@ def _ask_for_less(
 
     First one candidate instead of several, then none. The rest of the plan is written in any case.
     """
-    if view.job.spec.candidates > 1:
+    if view.job.spec.resources.candidates > 1:
         plan = decide(view, changed(market, hedging=False), now_us)
         result = world.store.commit(view, plan, now_us)
         if result.status is not CommitStatus.OVER_LIMIT:

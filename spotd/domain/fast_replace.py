@@ -10,7 +10,7 @@ from dataclasses import fields, is_dataclass
 from functools import cache, cached_property
 from typing import Any, TypeVar
 
-from spotd.domain.parts import part_names
+from spotd.wire.parts import part_names
 
 T = TypeVar("T")
 

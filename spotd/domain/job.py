@@ -14,10 +14,11 @@ from enum import Enum
 from providers.base import SPARSE, OfferRequest
 from spotd.domain.health import HealthSpec
 from spotd.domain.on_node_loss import Elastic
-from spotd.domain.preferences import NO_CAPS, NO_WISHES, Caps, Preferences
+from spotd.domain.preferences import NO_CAPS, NO_PREFERENCES, Caps, Preferences
 from spotd.domain.queue import NORMAL
 from spotd.domain.states import Outcome
 from spotd.wire import Bucket, Mount
+from spotd.wire.parts import PART
 
 
 class Desired(str, Enum):
@@ -54,52 +55,112 @@ class CheckpointSpec:
 
 
 @dataclass(frozen=True)
-class JobSpec:
-    """A job as submitted; immutable. Built from YAML by spec.py."""
+class JobProgram:
+    """The commands of the job, and the environment that they are executed in."""
 
-    name: str
     run: str
-    alternatives: tuple[OfferRequest, ...]
-    checkpoint: CheckpointSpec
-    ordered: bool = False  # alternatives in order of preference, not of price
-    capacity_ordered: bool = field(default=False, metadata=SPARSE)  # so are each one's types
-    num_nodes: int = 1
     setup: str = ""
     envs: Mapping[str, str] = field(default_factory=dict)
     secrets: tuple[str, ...] = ()  # names; the values are encrypted in the store
-    packages: tuple[Mount, ...] = ()
-    buckets: tuple[Bucket, ...] = field(default=(), metadata=SPARSE)  # copied before `setup`
-    image_id: str = ""
-    disk_gib: int = 0
-    max_hourly_microusd: int = 0  # cap of the node price, 0 none
-    max_cost_microusd: int = 0
-    deadline_us: int = 0
-    max_duration_s: float = 0.0
-    max_restarts_on_errors: int = 3
-    recover_on_exit_codes: tuple[int, ...] = ()
-    keep_on_failure_s: float = 0.0
-    boot_timeout_s: float = 900.0
-    setup_timeout_s: float = 3600.0
-    peer_timeout_s: float = field(default=3600.0, metadata=SPARSE)  # that ranks wait for others
-    stop_grace_s: float = 30.0
-    progress_every_s: float = 5.0
+    bake: str = field(default="", metadata=SPARSE)  # the image to be made once `setup` ran; no run
+
+
+@dataclass(frozen=True)
+class JobResources:
+    """The machines that the job runs on: any of `alternatives`, `num_nodes` at a time."""
+
+    alternatives: tuple[OfferRequest, ...]
+    ordered: bool = False  # alternatives in order of preference, not of price
+    capacity_ordered: bool = field(default=False, metadata=SPARSE)  # so are each one's types
+    num_nodes: int = 1
     candidates: int = 1  # machines asked for side by side
     fast_network: bool = field(default=False, metadata=SPARSE)  # between a gang's machines
     elastic: Elastic = field(default=Elastic(), metadata=SPARSE)  # a gang that loses a machine
-    bake: str = field(default="", metadata=SPARSE)  # the image to be made once `setup` ran; no run
+    image_id: str = ""
+    disk_gib: int = 0
+
+
+@dataclass(frozen=True)
+class JobFiles:
+    """The files that the job's machines get, and those that are stored besides checkpoints."""
+
+    packages: tuple[Mount, ...] = ()
+    buckets: tuple[Bucket, ...] = field(default=(), metadata=SPARSE)  # copied before `setup`
     caches: tuple[str, ...] = field(default=(), metadata=SPARSE)  # folders, as the job names them
     cache_bytes: int = field(default=0, metadata=SPARSE)  # that are stored of each, at most
     # Patterns of files that are uploaded at the end; (): none; None: what changed, up to a size.
     outputs: tuple[str, ...] | None = field(default=None, metadata=SPARSE)
+
+
+@dataclass(frozen=True)
+class JobLimits:
+    """Upper limits of money, time and interruptions; 0 for none."""
+
+    max_hourly_microusd: int = 0  # of the node price
+    max_cost_microusd: int = 0
+    deadline_us: int = 0
+    max_duration_s: float = 0.0
+    caps: Caps = field(default=NO_CAPS, metadata=SPARSE)
+
+
+@dataclass(frozen=True)
+class RestartPolicy:
+    """The reaction to a program that fails."""
+
+    max_restarts_on_errors: int = 3
+    recover_on_exit_codes: tuple[int, ...] = ()
+    keep_on_failure_s: float = 0.0  # the machine is retained for its user
+
+
+@dataclass(frozen=True)
+class JobTimeouts:
+    """How long each phase of a machine's work may take."""
+
+    boot_timeout_s: float = 900.0
+    setup_timeout_s: float = 3600.0
+    peer_timeout_s: float = field(default=3600.0, metadata=SPARSE)  # that ranks wait for others
+    stop_grace_s: float = 30.0
+
+
+@dataclass(frozen=True)
+class JobMonitoring:
+    """How often the job reports its progress, when it is slow, and who is alerted."""
+
+    progress_every_s: float = 5.0
     health: HealthSpec = field(default_factory=HealthSpec)
     alerts: tuple[str, ...] = ("default",)
+
+
+@dataclass(frozen=True)
+class QueueSpec:
+    """The job's place among the jobs that wait."""
+
     project: str = field(default="", metadata=SPARSE)  # that budgets know it by
-    caps: Caps = field(default=NO_CAPS, metadata=SPARSE)
     priority: int = field(
         default=NORMAL, metadata=SPARSE
     )  # 0 to 1000; see planner/queue/fair_share.py
-    wishes: Preferences = field(default=NO_WISHES, metadata=SPARSE)  # of where it runs
     after: str = field(default="", metadata=SPARSE)  # the job that is to succeed before: its id
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """A job as submitted; immutable. Built from YAML by spotd/spec/load.py.
+
+    It is stored as one flat object, in which the fields of a part stand beside the others.
+    """
+
+    name: str
+    program: JobProgram = field(metadata=PART)
+    resources: JobResources = field(metadata=PART)
+    checkpoint: CheckpointSpec
+    files: JobFiles = field(default=JobFiles(), metadata=PART)
+    limits: JobLimits = field(default=JobLimits(), metadata=PART)
+    restarts: RestartPolicy = field(default=RestartPolicy(), metadata=PART)
+    timeouts: JobTimeouts = field(default=JobTimeouts(), metadata=PART)
+    monitoring: JobMonitoring = field(default=JobMonitoring(), metadata=PART)
+    queue: QueueSpec = field(default=QueueSpec(), metadata=PART)
+    # Of where it runs. Its stored key is older than its name.
+    preferences: Preferences = field(default=NO_PREFERENCES, metadata=SPARSE | {"key": "wishes"})
 
 
 @dataclass(frozen=True)
@@ -157,7 +218,7 @@ class Job:
     @property
     def kept_nothing(self) -> bool:
         """Whether it succeeded, and neither checkpoints nor outputs of it are in the store."""
-        succeeded = self.outcome is Outcome.SUCCEEDED and not self.spec.bake
+        succeeded = self.outcome is Outcome.SUCCEEDED and not self.spec.program.bake
         no_checkpoint = self.head is not None and self.head.step == 0
         return succeeded and no_checkpoint and not self.outputs_at_us
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from providers.base import NoticeKind, Offer
-from spotd.domain.parts import PART
 from spotd.domain.states import LeaveReason, NodeState
+from spotd.wire.parts import PART
 from spotd.wire.printed_steps import PrintedSteps
 
 

@@ -52,7 +52,7 @@ def phase(job: Job, nodes: Iterable[Node]) -> str:
 
 def _wanted_phase(job: Job, alive: list[Node]) -> str:
     training = [node for node in alive if node.state is NodeState.RUNNING]
-    least = min((node.gang_size or job.spec.num_nodes for node in training), default=0)
+    least = min((node.gang_size or job.spec.resources.num_nodes for node in training), default=0)
     if training and len({node.rank for node in training}) >= least:
         return RUNNING
     if any(_saving(node) for node in alive):

@@ -59,7 +59,7 @@ class Preferences:
         return bool(self.work_s or self.work_steps)
 
 
-NO_WISHES = Preferences()
+NO_PREFERENCES = Preferences()
 
 
 NO_LIMIT = -1

@@ -56,7 +56,7 @@ class JobRecord:
     @property
     def total_steps(self) -> int:
         """All steps, as the newest program named them, or else the job file; 0: not known."""
-        return named_total(self.nodes) or self.job.spec.wishes.work_steps
+        return named_total(self.nodes) or self.job.spec.preferences.work_steps
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def estimate_completion(facts: JobRecord) -> CompletionEstimate:
     known = _known(facts, pace, left_s, own_losses_s, newest_node)
     result = completion(known)
     list_rate, best_rate = _on_demand(facts)
-    left_h, nodes = left_s / 3600, job.spec.num_nodes
+    left_h, nodes = left_s / 3600, job.spec.resources.num_nodes
     return CompletionEstimate(
         spent_microusd=spent,
         microusd_per_h=rate,
@@ -159,7 +159,7 @@ def _obstacle(facts: JobRecord, pace: StepTimes | None) -> tuple[str, str]:
         return ENDED, ""
     if job.desired is not Desired.RUN:
         return PAUSED, f"spotctl resume {job.name}"
-    if not job.spec.wishes.measurable and not facts.total_steps:
+    if not job.spec.preferences.measurable and not facts.total_steps:
         return NO_AMOUNT, AMOUNT_ADVICE
     if not keeps(job.spec.checkpoint):
         return ANEW, "checkpoint: {engine: spotd}"
@@ -256,7 +256,7 @@ def _known(
         paces=[segment_s / pace.step_s for segment_s in pace.stretches],
         losses_s=[*own_losses_s, planned],
         rates=_rates(facts),
-        num_nodes=spec.num_nodes,
+        num_nodes=spec.resources.num_nodes,
         losses=hazard.losses,
         hours=hazard.hours,
         prior_h=hazard.prior_h,
@@ -269,7 +269,7 @@ def _left_s(facts: JobRecord, pace: StepTimes, step: int, node: Node) -> float:
     if facts.total_steps:
         return max(facts.total_steps - step, 1) * pace.step_s
     speed = speed_of(facts.job.spec, node.offer)
-    return max(facts.job.spec.wishes.work_s / speed - step * pace.step_s, pace.step_s)
+    return max(facts.job.spec.preferences.work_s / speed - step * pace.step_s, pace.step_s)
 
 
 def _rates(facts: JobRecord) -> list[float]:

@@ -166,7 +166,7 @@ def _late_saved(
         return f"{lost} steps were lost, and it saves every {every}"
     # A checkpoint of an earlier machine is only as old as the training since then.
     age_s = (drill.struck_at_us - max(newest.at_us, old.training.first_step_at_us)) / S
-    if not every and age_s > record.pause_s + took_s + spec.progress_every_s:
+    if not every and age_s > record.pause_s + took_s + spec.monitoring.progress_every_s:
         return f"its checkpoint was {age_s:.0f} s old, and it saves every {record.pause_s:.0f}"
     return ""
 
@@ -180,7 +180,7 @@ def _steps_in(record: DrillRecord, node: Node, seconds: float) -> int:
     if len(reports) < 2 or reports[-1].at_us <= reports[0].at_us:
         return 0
     rate = (reports[-1].to_step - reports[0].to_step) / ((reports[-1].at_us - reports[0].at_us) / S)
-    return int(rate * (seconds + record.job.spec.progress_every_s)) + 1
+    return int(rate * (seconds + record.job.spec.monitoring.progress_every_s)) + 1
 
 
 def _losses(record: DrillRecord, new: Node) -> tuple[list[float], list[float]]:

@@ -68,7 +68,7 @@ def progress_of(
     job: Job, step: int, reported_total: int, window: StepWindow | None, now_us: int
 ) -> Progress:
     """Return the progress of a job at `step`; `reported_total` is what its program named, or 0."""
-    total = reported_total or job.spec.wishes.work_steps
+    total = reported_total or job.spec.preferences.work_steps
     by_program = bool(reported_total)
     rate = _rate(step, window, now_us)
     unknown, advice = _obstacle(job, total, rate, window)

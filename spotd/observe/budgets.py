@@ -133,7 +133,7 @@ def _stop(store: Store, status: BudgetStatus, now_us: int) -> None:
     owners = store.jobs.owners()
     for job in store.jobs.rows(finished=False):
         if job.desired is not Desired.RUN or not status.budget.covers(
-            owners.get(job.id, ""), job.spec.project
+            owners.get(job.id, ""), job.spec.queue.project
         ):
             continue
         if override_key(job.id) in overridden:

@@ -29,7 +29,7 @@ def tell_of_jobs(store: Store, now_us: int, *, foretell: bool) -> None:
     With `foretell` the expected cost is computed from the record, for jobs whose amount of work is
     known.
     """
-    capped = [job for job in store.jobs.rows(finished=False) if job.spec.max_cost_microusd]
+    capped = [job for job in store.jobs.rows(finished=False) if job.spec.limits.max_cost_microusd]
     if not capped:
         return
     market = store.market.load(now_us) if foretell else None
@@ -38,7 +38,7 @@ def tell_of_jobs(store: Store, now_us: int, *, foretell: bool) -> None:
     for view in views.values():
         job = view.job
         estimate = None
-        if market is not None and job.spec.wishes.measurable:
+        if market is not None and job.spec.preferences.measurable:
             estimate = estimate_completion(facts_of(store, job, market, now_us))
         cost, each_h = carried.get(job.id, (0, 0))
         rate = sum(node.offer.price_microusd_per_h for node in view.nodes if node.active)
@@ -71,10 +71,12 @@ def _events(
     ends: tuple[int, int, int] | None,
     now_us: int,
 ) -> Iterator[Event]:
-    most = job.spec.max_cost_microusd
+    most = job.spec.limits.max_cost_microusd
     rows: Sequence[EventRow] = store.events.of_kinds(job.id, list(_KINDS))
     alerted = {(_KINDS[row.event.kind], _percent_of(row.event)) for row in rows}
-    new = new_job_alerts(spent, ends[1] if ends else None, most, alerted, job.spec.caps.route)
+    new = new_job_alerts(
+        spent, ends[1] if ends else None, most, alerted, job.spec.limits.caps.route
+    )
     for kind, percent in new:
         if kind == ACTUAL:
             text = (
@@ -92,7 +94,7 @@ def _events(
             alert=True,
             key=f"{kind}:{job.id}:{percent}",
             data={"percent": percent},
-            route=job.spec.caps.route(percent),
+            route=job.spec.limits.caps.route(percent),
         )
 
 
@@ -100,9 +102,9 @@ def _foretold(job: Job, spent: int, ends: tuple[int, int, int], percent: int) ->
     low, middle, high = (end / 1e6 for end in ends)
     return (
         f"{job.name} will have spent {percent} % of its max_cost_usd of "
-        f"{format_microusd(job.spec.max_cost_microusd)} by its end: {format_microusd(spent)} so "
-        f"far, {format_usd(middle)} expected (nine of ten: {format_usd(low)} to "
-        f"{format_usd(high)}); spotctl cost {job.name}"
+        f"{format_microusd(job.spec.limits.max_cost_microusd)} by its end: "
+        f"{format_microusd(spent)} so far, {format_usd(middle)} expected (nine of ten: "
+        f"{format_usd(low)} to {format_usd(high)}); spotctl cost {job.name}"
     )
 
 

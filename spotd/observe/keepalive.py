@@ -61,7 +61,7 @@ class Keepalive:
         if job is None or not job.spec.checkpoint.auto:
             return 0.0
         lives = self._store.node_history.observed_lifetimes(now_us - int(WITHIN_S * S))
-        return mtbf_s(node.offer, lives, job.spec.num_nodes)
+        return mtbf_s(node.offer, lives, job.spec.resources.num_nodes)
 
 
 def _pause_s(node: Node) -> float:

@@ -75,12 +75,12 @@ def concerned(jobs: Iterable[Job], nodes: Iterable[Node], market: Market) -> lis
     for node in nodes:
         if node.job_id in names:
             job = names[node.job_id]
-            runs.setdefault(node.offer.key, {})[job.name] = job.spec.max_hourly_microusd
+            runs.setdefault(node.offer.key, {})[job.name] = job.spec.limits.max_hourly_microusd
     waiting: dict[tuple[OfferRequest, ...], dict[str, int]] = {}
     for job in names.values():
         if job.waiting_since_us:
-            asked = waiting.setdefault(job.spec.alternatives, {})
-            asked[job.name] = job.spec.max_hourly_microusd
+            asked = waiting.setdefault(job.spec.resources.alternatives, {})
+            asked[job.name] = job.spec.limits.max_hourly_microusd
     affected = []
     for offer in market.offers:
         waits: dict[str, int] = {}
@@ -97,7 +97,7 @@ def wanted(jobs: Iterable[Job]) -> list[WaitingJobs]:
     groups: dict[str, list[Job]] = {}
     for job in jobs:
         if job.waiting_since_us:
-            groups.setdefault(label(job.spec.alternatives), []).append(job)
+            groups.setdefault(label(job.spec.resources.alternatives), []).append(job)
     return [
         WaitingJobs(
             name, tuple(job.name for job in group), min(job.waiting_since_us for job in group)
@@ -108,7 +108,7 @@ def wanted(jobs: Iterable[Job]) -> list[WaitingJobs]:
 
 def got(jobs: Iterable[Job], nodes: Sequence[Node]) -> dict[str, tuple[str, int]]:
     """Return, for each wanted machine, the last one that was obtained, and when."""
-    names = {job.id: label(job.spec.alternatives) for job in jobs}
+    names = {job.id: label(job.spec.resources.alternatives) for job in jobs}
     result: dict[str, tuple[str, int]] = {}
     for node in nodes:
         name = names.get(node.job_id)

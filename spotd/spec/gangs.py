@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from spotd.domain.job import JobSpec
+from spotd.domain.job import JobTimeouts
 from spotd.domain.on_node_loss import Elastic, OnNodeLoss
 from spotd.spec.file import JobFile
 from spotd.spec.findings import Findings
@@ -60,7 +60,7 @@ def peer_timeout_s(configured_s: float | None, setup_timeout_s: float | None) ->
     """
     if configured_s is not None or setup_timeout_s is None:
         return configured_s
-    return max(setup_timeout_s, JobSpec.peer_timeout_s)
+    return max(setup_timeout_s, JobTimeouts.peer_timeout_s)
 
 
 def _check_run(run: str, findings: Findings) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from pathlib import PurePosixPath
 from typing import Any
@@ -13,8 +13,18 @@ from typing import Any
 from spotd.base.errors import suggest
 from spotd.base.validation import validate_partly
 from spotd.domain.container import container_of
+from spotd.domain.fast_replace import changed
 from spotd.domain.health import HealthSpec
-from spotd.domain.job import CheckpointSpec, JobSpec
+from spotd.domain.job import (
+    CheckpointSpec,
+    JobLimits,
+    JobMonitoring,
+    JobProgram,
+    JobResources,
+    JobSpec,
+    QueueSpec,
+    RestartPolicy,
+)
 from spotd.domain.queue import NORMAL
 from spotd.spec.block import Ignored
 from spotd.spec.budget import read_caps
@@ -70,9 +80,9 @@ class ParsedJobFile:
 
     `spec` has no packages yet. `workdir` and the local paths of `mounts` are absolute and exist if
     `base_dir` was passed, otherwise they are as written. `secrets` maps names to the values passed
-    with the file, and `text` is the file without these values. `spec.secrets` also names the
-    secrets that the daemon adds from its store when the job starts. `warnings` are complete texts
-    for the user.
+    with the file, and `text` is the file without these values. `spec.program.secrets` names also
+    the secrets that the daemon adds from its store when the job starts. `warnings` are complete
+    texts for the user.
     """
 
     spec: JobSpec
@@ -126,7 +136,7 @@ def load(  # noqa: PLR0913 - independent options, all by keyword
     request = apply_preferences(apply_capacity(request, file, findings), file, findings)
     spec = _spec(file, request, None if bake else defaults, now_us, findings)
     _check_run(file, request, findings, bake=bake)
-    spec = replace(
+    spec = changed(
         spec,
         name=_job_name(file, fallback_name, findings),
         envs=environment,
@@ -212,30 +222,39 @@ def _spec(
         findings.refuse(("spotd", "health", "every"), "must be at least 1s", "30s is the default")
     spec = JobSpec(
         name="",
-        run=file.run,
-        setup=file.setup,
-        num_nodes=file.num_nodes,
-        alternatives=request.alternatives,
-        ordered=request.ordered,
-        capacity_ordered=request.capacity_ordered,
-        image_id=request.image_id,
-        disk_gib=request.disk_gib,
-        max_hourly_microusd=request.max_hourly_microusd,
-        max_cost_microusd=block.budget.max_cost_usd or 0,
-        deadline_us=_deadline_us(block, now_us, findings),
-        recover_on_exit_codes=(request.exit_codes or ()) if codes is None else tuple(codes),
-        candidates=block.candidates,
-        wishes=request.preferences,
-        project=block.project or "",
-        after=block.after or "",
-        priority=_priority(file),
-        fast_network=file.num_nodes > 1 and not block.slow_network,
-        elastic=read_elastic(file, findings),
-        health=health,
+        program=JobProgram(run=file.run, setup=file.setup),
+        resources=_resources(file, request, findings),
+        limits=JobLimits(
+            max_hourly_microusd=request.max_hourly_microusd,
+            max_cost_microusd=block.budget.max_cost_usd or 0,
+            deadline_us=_deadline_us(block, now_us, findings),
+        ),
+        restarts=RestartPolicy(
+            recover_on_exit_codes=(request.exit_codes or ()) if codes is None else tuple(codes),
+        ),
+        preferences=request.preferences,
+        queue=QueueSpec(
+            project=block.project or "", after=block.after or "", priority=_priority(file)
+        ),
+        monitoring=JobMonitoring(health=health),
         checkpoint=_checkpoint(block.checkpoint, defaults, findings),
     )
     chosen: dict[str, Any] = {**times, "max_restarts_on_errors": restarts}
-    return replace(spec, **{name: value for name, value in chosen.items() if value is not None})
+    return changed(spec, **{name: value for name, value in chosen.items() if value is not None})
+
+
+def _resources(file: JobFile, request: MachineRequest, findings: Findings) -> JobResources:
+    return JobResources(
+        alternatives=request.alternatives,
+        ordered=request.ordered,
+        capacity_ordered=request.capacity_ordered,
+        num_nodes=file.num_nodes,
+        candidates=file.spotd.candidates,
+        fast_network=file.num_nodes > 1 and not file.spotd.slow_network,
+        elastic=read_elastic(file, findings),
+        image_id=request.image_id,
+        disk_gib=request.disk_gib,
+    )
 
 
 def _priority(file: JobFile) -> int:

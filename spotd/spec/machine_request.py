@@ -9,7 +9,7 @@ from typing import TypeVar
 from providers.base import CapacityType, OfferRequest
 from spotd.base.errors import nearest, suggest
 from spotd.base.validation import Path
-from spotd.domain.preferences import NO_WISHES, Preferences
+from spotd.domain.preferences import NO_PREFERENCES, Preferences
 from spotd.spec.file import AllResources, JobFile, Resources
 from spotd.spec.findings import Findings
 from spotd.spec.quantities import AtLeast
@@ -96,7 +96,7 @@ class MachineRequest:
     restarts: int | None  # job_recovery.max_restarts_on_errors
     exit_codes: tuple[int, ...] | None  # job_recovery.recover_on_exit_codes
     capacity_ordered: bool = False
-    preferences: Preferences = NO_WISHES
+    preferences: Preferences = NO_PREFERENCES
 
 
 def read_resources(

@@ -27,7 +27,7 @@ def spendings(store: Store, now_us: int) -> list[Spending]:
     ids = sorted({row.job_id for row in rows})
     users = store.jobs.users(ids)
     jobs = {one: store.jobs.find(one) for one in ids}
-    projects = {one: job.spec.project for one, job in jobs.items() if job is not None}
+    projects = {one: job.spec.queue.project for one, job in jobs.items() if job is not None}
     return [
         Spending(
             job_id=row.job_id,
@@ -49,7 +49,7 @@ def carried(store: Store, month_us: int) -> list[StorageSpending]:
             user=users.get(row.job_id, ""),
             microusd=row.microusd,
             microusd_per_h=row.microusd_per_h,
-            project=job.spec.project if (job := jobs[row.job_id]) else "",
+            project=job.spec.queue.project if (job := jobs[row.job_id]) else "",
         )
         for row in rows
     ]

@@ -2,21 +2,23 @@
 
 An unknown key or a wrong type is an error; a missing key takes the field's default, so that rows
 written before the field existed stay readable. A field marked `providers.base.SPARSE` is left out
-at its default, so that an older spotd can read the row.
+at its default, so that an older spotd can read the row. The fields of a part (spotd/wire/parts.py)
+stand beside those of its record. A field's key is its name, or the `key` of its metadata.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import Field, is_dataclass
 from enum import Enum
 from functools import cache, lru_cache
 from types import NoneType, UnionType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin
 
 from providers.base import Offer
 from spotd.domain.job import JobSpec
+from spotd.wire.parts import build, fields_of, is_required, types_of, value_of
 
 T = TypeVar("T")
 
@@ -61,10 +63,12 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
     if is_dataclass(value):
-        given = ((item, getattr(value, item.name)) for item in fields(value))
+        kind: Any = type(value)
+        known = _keys(kind)
+        given = ((key, item, value_of(value, item.name)) for key, item in known.items())
         return {
-            item.name: _plain(content)
-            for item, content in given
+            key: _plain(content)
+            for key, item, content in given
             if not (item.metadata.get("sparse") and content == item.default)
         }
     if isinstance(value, Mapping):
@@ -75,8 +79,9 @@ def _plain(value: Any) -> Any:
 
 
 @cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
+def _keys(kind: Any) -> Mapping[str, Field[Any]]:
+    """The keys of a record's object: key -> field of the record or of one of its parts."""
+    return {item.metadata.get("key", name): item for name, item in fields_of(kind).items()}
 
 
 def _typed(kind: Any, data: Any, where: str) -> Any:
@@ -116,19 +121,18 @@ def _member(kind: type[Enum], data: Any, where: str) -> Enum:
 
 
 def _record(kind: Any, data: dict[str, Any], where: str) -> Any:
-    hints = _hints(kind)
-    foreign = sorted(set(data) - set(hints))
+    known, types = _keys(kind), types_of(kind)
+    foreign = sorted(data.keys() - known.keys())
     if foreign:
         raise CodecError(f"{where}: unknown field {', '.join(foreign)}")
-    missing = [
-        item.name
-        for item in fields(kind)
-        if item.name not in data and item.default is MISSING and item.default_factory is MISSING
-    ]
+    missing = [key for key, item in known.items() if key not in data and is_required(item)]
     if missing:
         raise CodecError(f"{where}: missing field {', '.join(missing)}")
-    given = {name: _typed(hints[name], item, f"{where}.{name}") for name, item in data.items()}
-    return kind(**given)
+    names = {key: known[key].name for key in data}
+    given = {
+        names[key]: _typed(types[names[key]], item, f"{where}.{key}") for key, item in data.items()
+    }
+    return build(kind, given)
 
 
 def _expect(kind: Any, data: Any, where: str) -> Any:

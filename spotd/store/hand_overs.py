@@ -58,7 +58,7 @@ def hand_over_of(conn: Connection, job: Job, nodes: Sequence[Node]) -> HandOver 
     if new is None or new.generation == 1:
         return None
     ids = {"job": job.id, "generation": new.generation}
-    old = trained_attempts(read_nodes(conn, _OLD, ids), job.spec.num_nodes)
+    old = trained_attempts(read_nodes(conn, _OLD, ids), job.spec.resources.num_nodes)
     if not old:
         return None
     saved_at_us = conn.execute(_SAVED_AT, ids).scalar_one_or_none() or 0

@@ -338,7 +338,7 @@ def _listed(tx: Transaction, row: Row[Any], instance: Instance, listing: Listing
 
 def _failed(tx: Transaction, row: Row[Any], instance: Instance, listing: Listing) -> None:
     spec = tx.conn.execute(select(_jobs.spec).where(_jobs.id == row.job_id)).scalar_one()
-    code = failure_code(instance, decode_spec(spec).image_id)
+    code = failure_code(instance, decode_spec(spec).resources.image_id)
     nodes.change(tx.conn, row.id, **failed(row, instance, listing, code))
     if not row.gone_at_us:
         ledger.void(tx.conn, row.id, listing.at_us)

@@ -373,7 +373,9 @@ def _outputs(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
 
 def _mount_read(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
     target, size = read_text(entry.data, "target"), read_int(entry.data, "bytes")
-    url = next((bucket.url for bucket in node.job.spec.buckets if bucket.target == target), "")
+    url = next(
+        (bucket.url for bucket in node.job.spec.files.buckets if bucket.target == target), ""
+    )
     if not url:
         raise WireError(f"field 'target' is {shown(target)}, which is not a mount of the job")
     if url.startswith("dataset://") and "url" in entry.data:

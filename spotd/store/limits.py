@@ -50,7 +50,7 @@ class LimitRoom:
         obstacle = no_room(use.limits, use.nodes, use.microusd_per_h, use.line, turn)
         if obstacle:
             return obstacle
-        most = job.spec.max_cost_microusd
+        most = job.spec.limits.max_cost_microusd
         if most:
             spent = self._spent_microusd(job.id)
             if spent >= most:

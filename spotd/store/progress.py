@@ -246,7 +246,7 @@ class ProgressRepository(Repository):
         Jobs whose newest window is plainly healthy are left out. The database adds up: only the
         rows of the few jobs that may be slow are loaded.
         """
-        specs = {row.id: decode_spec(row.spec).health for row in conn.execute(_RUNNING)}
+        specs = {row.id: decode_spec(row.spec).monitoring.health for row in conn.execute(_RUNNING)}
         start_us = since_us(specs.values(), now_us)
         suspects: list[str] = []
         for window_s in sorted({spec.check_every_s for spec in specs.values()}):

@@ -168,7 +168,7 @@ def used_of_late(conn: Connection, now_us: int) -> Used:
     return add_up(
         (
             PricedTime(
-                project=decode_spec(row.spec).project,
+                project=decode_spec(row.spec).queue.project,
                 user=row.user_name,
                 rate_microusd_per_h=row.rate_microusd_per_h,
                 start_us=row.start_us,
@@ -198,10 +198,10 @@ def turn_of(job_id: str, name: str, spec: JobSpec, user: str, row: Any) -> Queue
     return QueueEntry(
         job_id=job_id,
         name=name,
-        nodes=spec.num_nodes,
+        nodes=spec.resources.num_nodes,
         microusd_per_h=row.room_microusd_per_h,
-        priority=spec.priority,
-        project=spec.project,
+        priority=spec.queue.priority,
+        project=spec.queue.project,
         user=user,
         created_at_us=row.created_at_us,
         since_us=row.room_since_us,
@@ -213,14 +213,14 @@ def asker_of(
 ) -> WaitingRequest:
     """The waiting request of a job that asks again at `at_us`, or asked for the offer `key`
     then."""
-    share = line.share(spec.project, user)
+    share = line.share(spec.queue.project, user)
     turn = QueueEntry(
         job_id=row.id,
         name=row.name,
-        nodes=spec.num_nodes,
+        nodes=spec.resources.num_nodes,
         microusd_per_h=0,
-        priority=spec.priority,
-        project=spec.project,
+        priority=spec.queue.priority,
+        project=spec.queue.project,
         user=user,
         created_at_us=row.created_at_us,
         since_us=0,
@@ -251,9 +251,11 @@ def holder_of(row: Any, spec: JobSpec, machines: Sequence[Machine]) -> ResourceH
     going = [machine for machine in machines if machine.going]
     first_us = max(machine.first_step_at_us for machine in machines)
     # Only a program with our engine saves reliably on request.
-    whole = spec.checkpoint.engine == "spotd" and not spec.bake
+    whole = spec.checkpoint.engine == "spotd" and not spec.program.bake
     whole = (
-        whole and len(machines) == spec.num_nodes and all(machine.trains for machine in machines)
+        whole
+        and len(machines) == spec.resources.num_nodes
+        and all(machine.trains for machine in machines)
     )
     return ResourceHolder(
         row.id,
@@ -262,8 +264,8 @@ def holder_of(row: Any, spec: JobSpec, machines: Sequence[Machine]) -> ResourceH
         microusd_per_h=sum(machine.microusd_per_h for machine in machines),
         leaving_nodes=len(going),
         leaving_microusd_per_h=sum(one.microusd_per_h for one in going),
-        priority=spec.priority,
-        project=spec.project,
+        priority=spec.queue.priority,
+        project=spec.queue.project,
         trains_since_us=first_us if whole else 0,
         yielded_at_us=row.yielded_at_us,
         yields_to=row.yields_to,
@@ -287,11 +289,11 @@ def asking(line: QueueSnapshot, job: Job, user: str, added: Sequence[Node]) -> Q
         name=job.name,
         nodes=len(added),
         microusd_per_h=sum(node.offer.price_microusd_per_h for node in added),
-        priority=spec.priority,
-        project=spec.project,
+        priority=spec.queue.priority,
+        project=spec.queue.project,
         user=user,
         created_at_us=job.created_at_us,
-        used_microusd=line.share(spec.project, user),
+        used_microusd=line.share(spec.queue.project, user),
     )
 
 

@@ -12,12 +12,12 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, literal_column, s
 from providers.base import NoticeKind, Offer
 from spotd.domain.job import Desired, HeadSnapshot, Job
 from spotd.domain.node import EffectKind, Node, NoticeRecord
-from spotd.domain.parts import build, field_names, values_of
 from spotd.domain.plan import NODE_DECISIONS
 from spotd.domain.states import LeaveReason, NodeState, Outcome
 from spotd.planner.rules.gang_resize import KNOWN_OF_MACHINES
 from spotd.store import schema
 from spotd.store.codec import decode_offer, decode_spec, encode
+from spotd.wire.parts import build, field_names, values_of
 from spotd.wire.printed_steps import PrintedSteps, parse_printed_steps
 
 _jobs, _nodes, _notices = schema.jobs.c, schema.nodes.c, schema.notices.c

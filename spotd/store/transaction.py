@@ -173,7 +173,7 @@ class Transaction:
 
     def _routes(self, jobs: Iterable[str]) -> dict[str, tuple[str, ...]]:
         query = select(_jobs.c.id, _jobs.c.spec).where(_jobs.c.id.in_(sorted(jobs)))
-        return {row.id: decode_spec(row.spec).alerts for row in self.conn.execute(query)}
+        return {row.id: decode_spec(row.spec).monitoring.alerts for row in self.conn.execute(query)}
 
     def _waiting(self, keys: Iterable[str]) -> dict[tuple[str, str], PendingAlert]:
         wanted = sorted(set(keys))

@@ -98,13 +98,13 @@ def load_views(conn: Connection, job_ids: Sequence[str], now_us: int) -> dict[st
     for row in conn.execute(_ATTEMPTS, ids):
         attempts[row.job_id].append(Attempt(*row))
     nodes = _nodes_of(conn, jobs)
-    since_us = progress.since_us((job.spec.health for job in jobs.values()), now_us)
+    since_us = progress.since_us((job.spec.monitoring.health for job in jobs.values()), now_us)
     reported = progress.reported(conn, list(jobs), since_us)
     trains = {job: current_of(nodes[job], now_us) for job in jobs}
     verdicts = _verdicts(conn, [job for job in jobs if _trains(nodes[job])])
     spent = ledger.spent_microusd(conn, list(jobs), now_us)
-    before = _before(conn, [job.spec.after for job in jobs.values() if job.spec.after])
-    saved = _saved(conn, [job.id for job in jobs.values() if job.spec.wishes.measurable])
+    before = _before(conn, [job.spec.queue.after for job in jobs.values() if job.spec.queue.after])
+    saved = _saved(conn, [job.id for job in jobs.values() if job.spec.preferences.measurable])
     return {
         job_id: View(
             job=job,
@@ -117,7 +117,7 @@ def load_views(conn: Connection, job_ids: Sequence[str], now_us: int) -> dict[st
             typical_tokens_per_s=progress.typical(conn, node) if (node := trains[job_id]) else 0.0,
             saved=tuple(saved.get(job_id, ())),
             setbacks=_setbacks(conn, job_id) if job.failures else Setbacks(),
-            before=before.get(job.spec.after),
+            before=before.get(job.spec.queue.after),
             hand_over=hand_over_of(conn, job, nodes[job_id]),
         )
         for job_id, job in jobs.items()

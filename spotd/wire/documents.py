@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import Field, asdict, dataclass, field
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from spotd.wire.fields import (
@@ -17,6 +18,7 @@ from spotd.wire.fields import (
     shown,
 )
 from spotd.wire.outputs import OutputRules, parse_output_rules
+from spotd.wire.parts import PART, build, fields_of, flat_data, is_required, types_of
 from spotd.wire.printed_steps import PrintedSteps, parse_printed_steps, printed_steps_data
 
 
@@ -152,103 +154,149 @@ class ShardStore:
 
 
 @dataclass(frozen=True)
-class StartDocument:
-    """Everything a node needs to train one generation; the data of the `start` command.
+class Gang:
+    """The machines that train together.
 
-    * `engine` is "spotd" if the training program claims HEAD and saves with `spotd_hook`. With
-      "none" the agent claims HEAD, runs the script and commits the final manifest itself.
-    * `secrets` are sent on SSH stdin only and never written to the journal.
-    * `head_generation` is the newest generation that HEAD is known to have had (0: none); a HEAD
-      that is missing or older is not claimed.
-    * `image` is the full name of a container image; with "" `setup` and `run` are executed on the
-      machine itself.
-    * `bake`: only run `setup`; nothing is claimed, run or saved.
-    * `auto`: the program computes its checkpoint interval from measured save times and from
-      `mtbf_s`, `gb_costs_s` and `put_costs_s` (see trainer/hook/spotd_hook/cadence.py). A program
-      that cannot uses `every_s`.
-    * `keep_every_steps`: pin one checkpoint every this many steps.
-    * `suspect` is the key of a manifest from which training failed repeatedly; the one before it is
-      used, if there is one.
-    * `directory`, with engine "none" only: the folder that a script saves to, absolute or below the
-      workdir, which the agent copies to the store; "" for none. Of its files those that match
-      `include` (all if it is empty) and not `exclude` are copied.
-    * `caches` are folders below the workdir, absolute or below `~`; up to `cache_bytes` of each are
-      saved to the store and restored from it.
-    * `shard_stores` are all other stores that may hold shards. `shards_url` is the one in the
-      machine's own region, to which its shards and caches are written; "" for the job's own store.
-    * `tools` is the digest of a package of wheels for the saver's environment; "" for none.
-    * `hold`: prepare, report READY, and wait. The machine has no rank yet.
-    * `outputs`: the files that are uploaded when the program ends; None for none.
-    * `printed_steps`: the numbers of steps that the program printed in earlier attempts.
     * `peer_timeout_s` is how long the program's ranks wait for each other; 0, from an older daemon,
       means the defaults of torch and of the program.
     """
 
-    job_name: str
     num_nodes: int
     node_ips: tuple[str, ...]
     accelerators_per_node: int
+    peer_timeout_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Program:
+    """The commands to execute, and how their progress is read.
+
+    * `secrets` are sent on SSH stdin only and never written to the journal.
+    * `image` is the full name of a container image; with "" `setup` and `run` are executed on the
+      machine itself.
+    * `bake`: only run `setup`; nothing is claimed, run or saved.
+    * `printed_steps`: the numbers of steps that the program printed in earlier attempts.
+    """
+
     setup: str
     run: str
     envs: Mapping[str, str]
     secrets: Mapping[str, str] = field(repr=False)
-    packages: tuple[Package, ...]
-    store_url: str
-    store_options: Mapping[str, str] = field(repr=False)
-    engine: str
-    claim: str
-    claim_deadline_s: float
-    every_steps: int
-    every_s: float
-    keep: int
     stop_grace_s: float
     progress_every_s: float
-    head_generation: int = 0
     image: str = ""
     bake: bool = False
-    auto: bool = False
-    mtbf_s: float = 0.0
-    gb_costs_s: float = 0.0
-    put_costs_s: float = 0.0
-    keep_every_steps: int = 0
-    suspect: str = ""
-    directory: str = ""
-    include: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
-    caches: tuple[str, ...] = ()
-    cache_bytes: int = 0
-    buckets: tuple[Bucket, ...] = ()
-    hold: bool = False
-    shards_url: str = ""
-    shard_stores: tuple[ShardStore, ...] = ()
-    tools: str = ""
-    peer_timeout_s: float = 0.0
-    outputs: OutputRules | None = None
     printed_steps: PrintedSteps = field(default_factory=dict)
 
+
+@dataclass(frozen=True)
+class ProgramFiles:
+    """The files that the program finds, and those that are stored besides its checkpoints.
+
+    * `caches` are folders below the workdir, absolute or below `~`; up to `cache_bytes` of each are
+      saved to the store and restored from it.
+    * `outputs`: the files that are uploaded when the program ends; None for none.
+    """
+
+    packages: tuple[Package, ...]
+    buckets: tuple[Bucket, ...] = ()
+    caches: tuple[str, ...] = ()
+    cache_bytes: int = 0
+    outputs: OutputRules | None = None
+
+
+@dataclass(frozen=True)
+class CheckpointStorage:
+    """The job's authority store, and the stores that hold shards.
+
+    * `shard_stores` are all other stores that may hold shards. `shards_url` is the one in the
+      machine's own region, to which its shards and caches are written; "" for the job's own store.
+    """
+
+    store_url: str
+    store_options: Mapping[str, str] = field(repr=False)
+    shards_url: str = field(default="", metadata={"with": "shard_stores"})
+    shard_stores: tuple[ShardStore, ...] = ()
+
     @property
-    def near_store(self) -> ShardStore:
+    def near(self) -> ShardStore:
         """The store in the machine's own region, or the job's own store if there is none."""
         matching = [store for store in self.shard_stores if store.url == self.shards_url]
         return matching[0] if matching else ShardStore(self.store_url, self.store_options)
 
     @property
-    def other_stores(self) -> dict[str, dict[str, str]]:
+    def others(self) -> dict[str, dict[str, str]]:
         """The options of each other store that may hold shards, by URL."""
         return {store.url: dict(store.options) for store in self.shard_stores}
 
+
+@dataclass(frozen=True)
+class HeadClaim:
+    """When HEAD may be claimed, and where training resumes.
+
+    * `head_generation` is the newest generation that HEAD is known to have had (0: none); a HEAD
+      that is missing or older is not claimed.
+    * `suspect` is the key of a manifest from which training failed repeatedly; the one before it is
+      used, if there is one.
+    """
+
+    claim: str
+    claim_deadline_s: float
+    head_generation: int
+    suspect: str = ""
+
+
+@dataclass(frozen=True)
+class CheckpointPolicy:
+    """How often the program saves, and what is kept.
+
+    * `engine` is "spotd" if the training program claims HEAD and saves with `spotd_hook`. With
+      "none" the agent claims HEAD, runs the script and commits the final manifest itself.
+    * `auto`: the program computes its checkpoint interval from measured save times and from
+      `mtbf_s`, `gb_costs_s` and `put_costs_s` (see trainer/hook/spotd_hook/cadence.py). A program
+      that cannot uses `every_s`.
+    * `keep_every_steps`: pin one checkpoint every this many steps.
+    * `directory`, with engine "none" only: the folder that a script saves to, absolute or below the
+      workdir, which the agent copies to the store; "" for none. Of its files those that match
+      `include` (all if it is empty) and not `exclude` are copied.
+    """
+
+    engine: str
+    every_steps: int
+    every_s: float
+    keep: int
+    auto: bool = False
+    mtbf_s: float = field(default=0.0, metadata={"with": "auto"})
+    gb_costs_s: float = field(default=0.0, metadata={"with": "auto"})
+    put_costs_s: float = field(default=0.0, metadata={"with": "auto"})
+    keep_every_steps: int = 0
+    directory: str = ""
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class StartDocument:
+    """Everything a node needs to train one generation; the data of the `start` command.
+
+    It is sent as one flat object, in which the fields of a part stand beside the others.
+
+    * `hold`: prepare, report READY, and wait. The machine has no rank yet.
+    * `tools` is the digest of a package of wheels for the saver's environment; "" for none.
+    """
+
+    job_name: str
+    gang: Gang = field(metadata=PART)
+    program: Program = field(metadata=PART)
+    files: ProgramFiles = field(metadata=PART)
+    storage: CheckpointStorage = field(metadata=PART)
+    head: HeadClaim = field(metadata=PART)
+    checkpoint: CheckpointPolicy = field(metadata=PART)
+    hold: bool = False
+    tools: str = ""
+
     def to_data(self) -> dict[str, Any]:
-        return asdict(self) | {"printed_steps": printed_steps_data(self.printed_steps)}
-
-
-def _parse_auto_interval(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the fields that older daemons do not send; those set the interval themselves."""
-    if "auto" not in data:
-        return {}
-    names = ("mtbf_s", "gb_costs_s", "put_costs_s")
-    return {"auto": read_field(data, "auto", bool)} | {
-        name: read_number(data, name) for name in names
-    }
+        return flat_data(self) | {"printed_steps": printed_steps_data(self.program.printed_steps)}
 
 
 def _parse_near(item: Mapping[str, Any]) -> dict[str, Any]:
@@ -273,7 +321,18 @@ def _parse_mode(item: Mapping[str, Any]) -> dict[str, Any]:
     return {"mode": MountMode(mode), "cache_bytes": read_count(item, "cache_bytes")}
 
 
-def _parse_buckets(data: Mapping[str, Any]) -> tuple[Bucket, ...]:
+def _read_text_list(data: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    return tuple(read_list(data, name, str))
+
+
+def _read_packages(data: Mapping[str, Any], name: str) -> tuple[Package, ...]:
+    return tuple(
+        Package(read_field(item, "digest", str), read_field(item, "target", str))
+        for item in read_field(data, name, list)
+    )
+
+
+def _read_buckets(data: Mapping[str, Any], name: str) -> tuple[Bucket, ...]:
     return tuple(
         Bucket(
             read_field(item, "target", str),
@@ -282,64 +341,41 @@ def _parse_buckets(data: Mapping[str, Any]) -> tuple[Bucket, ...]:
             **_parse_near(item),
             **_parse_mode(item),
         )
-        for item in (read_list(data, "buckets", dict) if "buckets" in data else ())
+        for item in read_list(data, name, dict)
     )
 
 
-def _parse_shards(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the fields that older daemons do not send; without them all shards are in one store."""
-    if "shard_stores" not in data:
-        return {}
-    stores = tuple(
+def _read_shard_stores(data: Mapping[str, Any], name: str) -> tuple[ShardStore, ...]:
+    return tuple(
         ShardStore(read_field(item, "url", str), read_texts(item, "options"))
-        for item in read_list(data, "shard_stores", dict)
+        for item in read_list(data, name, dict)
     )
-    return {"shards_url": read_field(data, "shards_url", str), "shard_stores": stores}
+
+
+# The reader of a field by the type of that field.
+_READERS: Mapping[Any, Callable[[Mapping[str, Any], str], Any]] = {
+    str: partial(read_field, kind=str),
+    bool: partial(read_field, kind=bool),
+    int: read_count,
+    float: read_number,
+    tuple[str, ...]: _read_text_list,
+    Mapping[str, str]: read_texts,
+    tuple[Package, ...]: _read_packages,
+    tuple[Bucket, ...]: _read_buckets,
+    tuple[ShardStore, ...]: _read_shard_stores,
+    OutputRules | None: lambda data, _name: parse_output_rules(data),
+    PrintedSteps: lambda data, name: parse_printed_steps(data[name]),
+}
+
+
+def _is_sent(data: Mapping[str, Any], item: Field[Any]) -> bool:
+    """Return whether a field is read. A field with a default may be missing: an older daemon does
+    not send it, unless it sends the field that came into the document with it."""
+    return is_required(item) or item.name in data or item.metadata.get("with") in data
 
 
 def parse_start(data: Mapping[str, Any]) -> StartDocument:
     """Parse the data of a `start` command. Raises WireError."""
-    texts = {
-        name: read_field(data, name, str) for name in ("job_name", "setup", "run", "store_url")
-    }
-    maps: dict[str, Any] = {
-        name: read_texts(data, name) for name in ("envs", "secrets", "store_options")
-    }
-    packages = tuple(
-        Package(read_field(item, "digest", str), read_field(item, "target", str))
-        for item in read_field(data, "packages", list)
-    )
-    return StartDocument(
-        **texts,
-        **maps,
-        packages=packages,
-        num_nodes=read_count(data, "num_nodes"),
-        node_ips=tuple(read_list(data, "node_ips", str)),
-        accelerators_per_node=read_count(data, "accelerators_per_node"),
-        engine=read_field(data, "engine", str),
-        claim=read_field(data, "claim", str),
-        claim_deadline_s=read_number(data, "claim_deadline_s"),
-        every_steps=read_count(data, "every_steps"),
-        every_s=read_number(data, "every_s"),
-        keep=read_count(data, "keep"),
-        stop_grace_s=read_number(data, "stop_grace_s"),
-        progress_every_s=read_number(data, "progress_every_s"),
-        head_generation=read_count(data, "head_generation"),
-        image=read_field(data, "image", str) if "image" in data else "",
-        bake=read_field(data, "bake", bool) if "bake" in data else False,
-        keep_every_steps=read_count(data, "keep_every_steps") if "keep_every_steps" in data else 0,
-        suspect=read_field(data, "suspect", str) if "suspect" in data else "",
-        directory=read_field(data, "directory", str) if "directory" in data else "",
-        include=tuple(read_list(data, "include", str)) if "include" in data else (),
-        exclude=tuple(read_list(data, "exclude", str)) if "exclude" in data else (),
-        caches=tuple(read_list(data, "caches", str)) if "caches" in data else (),
-        cache_bytes=read_count(data, "cache_bytes") if "cache_bytes" in data else 0,
-        buckets=_parse_buckets(data),
-        hold=read_field(data, "hold", bool) if "hold" in data else False,
-        **_parse_auto_interval(data),
-        **_parse_shards(data),
-        tools=read_field(data, "tools", str) if "tools" in data else "",
-        peer_timeout_s=read_number(data, "peer_timeout_s") if "peer_timeout_s" in data else 0.0,
-        outputs=parse_output_rules(data),
-        printed_steps=parse_printed_steps(data.get("printed_steps", {})),
-    )
+    types = types_of(StartDocument)
+    sent = (name for name, item in fields_of(StartDocument).items() if _is_sent(data, item))
+    return build(StartDocument, {name: _READERS[types[name]](data, name) for name in sent})

@@ -109,19 +109,21 @@ def database() -> str:
 
 def wire() -> str:
     """What the daemon and the node say to each other: kinds, codes, and the fields of each
-    document, whatever its class is called."""
+    document by name, whatever its class is called."""
     import spotd.wire
+    from spotd.wire.parts import fields_of, parts_of
 
-    constants, documents = [], set()
+    constants, documents, parts = [], set(), set()
     for info in pkgutil.iter_modules(spotd.wire.__path__, "spotd.wire."):
         module = importlib.import_module(info.name)
         for name, value in vars(module).items():
             if name.isupper() and isinstance(value, (str, int, float)):
                 constants.append(repr(value))
             if dataclasses.is_dataclass(value) and value.__module__ == info.name:
-                fields = (_field(field) for field in dataclasses.fields(value))
-                documents.add("; ".join(fields))
-    return "\n".join([*sorted(constants), "", *sorted(documents)]) + "\n"
+                documents.add(value)
+                parts |= set(parts_of(value).values())
+    lines = {"; ".join(sorted(map(_field, fields_of(kind).values()))) for kind in documents - parts}
+    return "\n".join([*sorted(constants), "", *sorted(lines)]) + "\n"
 
 
 def _field(field: dataclasses.Field[Any]) -> str:

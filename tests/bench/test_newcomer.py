@@ -34,7 +34,7 @@ def test_each_program_has_a_job_file_that_loads(name: str) -> None:
     for text in (job_file(name, "train.py"), (NEWCOMERS / name / "job.yaml").read_text()):
         parsed = load(text, now_us=0, env={}, secrets={}, defaults=None)
         assert parsed.spec.checkpoint.directory
-        assert "train.py" in parsed.spec.run
+        assert "train.py" in parsed.spec.program.run
 
 
 @pytest.mark.parametrize("name", ["loop", "trainer", "lightning"])

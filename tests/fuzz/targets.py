@@ -177,7 +177,7 @@ def read_job(data: bytes) -> None:
     spec = parsed.spec
     assert codec.decode(JobSpec, codec.encode(spec)) == spec
     seen, _ = build.settle(build.view(job={"spec": spec}), build.market())
-    later = build.NOW + int(max(spec.boot_timeout_s, spec.max_duration_s)) * S
+    later = build.NOW + int(max(spec.timeouts.boot_timeout_s, spec.limits.max_duration_s)) * S
     build.settle(seen, build.market(), now=later)
     assert later < 1 << 62
 

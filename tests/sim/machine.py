@@ -325,7 +325,7 @@ class SimAgent:
         start = parse_start(command.data)
         if self._over:
             return
-        if start.bake:
+        if start.program.bake:
             self._over = True
             self._kernel.spawn(self._machine.process, self._set_up)
             return
@@ -334,13 +334,13 @@ class SimAgent:
                 self._held = True
                 self._kernel.spawn(self._machine.process, self._prepare)
             return
-        left_us = self._kernel.now_us + int(start.claim_deadline_s * 1e6)
+        left_us = self._kernel.now_us + int(start.head.claim_deadline_s * 1e6)
         if self._trainer is None:
             self._trainer = self._machine.make_trainer(self._machine, self, start)
-            self._trainer.claim_by(start.claim, left_us)
+            self._trainer.claim_by(start.head.claim, left_us)
             self._kernel.spawn(self._machine.process, self._trainer.run)
         else:
-            self._trainer.claim_by(start.claim, left_us)
+            self._trainer.claim_by(start.head.claim, left_us)
 
     def _prepare(self) -> None:
         """All that one does which has no rank yet."""
@@ -458,7 +458,7 @@ class Trainer:
         self.erred = False  # it ended by its own mistake, with what it had not saved
         self.killed = False  # by the next generation on its machine
         self.code = 0
-        size = start.num_nodes
+        size = start.gang.num_nodes
         self._gang: Gang | None = None
         if size > 1:
             self._gang = machine.gangs.of(agent.config.job_id, agent.config.generation)
@@ -467,7 +467,7 @@ class Trainer:
         self._agent = agent
         self._start = start
         self._random = machine.random
-        self._claim = start.claim
+        self._claim = start.head.claim
         self._claim_us = 0
         self._saves_s = 0.0
         self._policy = stop_timing_of(start, SAVE_S[1], STEP_S)
@@ -533,13 +533,13 @@ class Trainer:
         self._agent.prepared = True
         self._agent.say(wire.STARTED, {"pids": [1]})
         config = self._agent.config
-        store = self._machine.open_store(self._start.store_url, self._machine)
+        store = self._machine.open_store(self._start.storage.store_url, self._machine)
         fence = Fence(
             store,
             config.job_id,
             config.generation,
             config.token,
-            known_generation=self._start.head_generation,
+            known_generation=self._start.head.head_generation,
             make_nonce=lambda: f"{self._random.getrandbits(64):016x}",
             sleep=self._sleep,
         )
@@ -564,7 +564,7 @@ class Trainer:
         """Until all ranks are there; False when one is told to stop before."""
         gang.members[self._agent.config.rank] = self
         give_up_us = self._kernel.now_us + int(MEET_S * 1e6)
-        while not gang.is_whole(self._start.num_nodes):
+        while not gang.is_whole(self._start.gang.num_nodes):
             if self.stop_wanted:
                 return False
             if self._kernel.now_us >= give_up_us:
@@ -581,7 +581,7 @@ class Trainer:
 
     def _miss_nobody(self, gang: Gang) -> None:
         """Raises _LostRankError, after a collective has hung for a while."""
-        if gang.verdict() is None and not gang.is_whole(self._start.num_nodes):
+        if gang.verdict() is None and not gang.is_whole(self._start.gang.num_nodes):
             self._sleep(self._random.uniform(*VAIN_S))
             if gang.verdict() is None:
                 raise _LostRankError("another rank is gone")
@@ -609,12 +609,12 @@ class Trainer:
 
     def _train(self, fence: Fence) -> int:
         last = self._machine.steps_of(self._agent.config.job_id)
-        kernel, every_s = self._kernel, self._start.every_s
+        kernel, every_s = self._kernel, self._start.checkpoint.every_s
         saved_us = self._told_us = kernel.now_us
         while True:
             due_us = min(
                 saved_us + int(every_s * 1e6),
-                self._told_us + int(self._start.progress_every_s * 1e6),
+                self._told_us + int(self._start.program.progress_every_s * 1e6),
                 kernel.now_us + int((last - self._step) * STEP_S * 1e6),
             )
             self._train_until(max(due_us, kernel.now_us + int(STEP_S * 1e6)), last)

@@ -54,8 +54,8 @@ class Study:
             before = self.ids[spec.name] = world.submit(
                 spec.name,
                 int(hours * 3600 / STEP_S),
-                alternatives=spec.alternatives,
-                capacity_ordered=spec.capacity_ordered,
+                alternatives=spec.resources.alternatives,
+                capacity_ordered=spec.resources.capacity_ordered,
                 checkpoint=spec.checkpoint,
                 progress_every_s=600.0,
                 after=before,

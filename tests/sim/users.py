@@ -95,7 +95,7 @@ class Users:
         work_s = steps * 10.0
         us = int(work_s * self._random.choice(self._profile.hurry) * 1e6)
         due_us = self._world.kernel.now_us + us
-        return {"wishes": Preferences(work_s=work_s), "deadline_us": due_us}
+        return {"preferences": Preferences(work_s=work_s), "deadline_us": due_us}
 
     def _later(self, job_id: str, desired: Desired, most_s: float, least_s: float = 0.0) -> None:
         after_s = least_s + self._random.uniform(1.0, most_s)

@@ -16,6 +16,7 @@ from spotd.domain.view import View
 from spotd.money.budget import Budget
 from spotd.store.interface import Store
 from spotd.store.jobs import Submission
+from spotd.wire.parts import build
 from tests.sim.cloud import Rented, SimCloud, Zone
 from tests.sim.daemon import Duty, SimDaemon
 from tests.sim.faults import Faults
@@ -176,7 +177,7 @@ class SimWorld:
         """A job of so many steps; its id."""
         job_id = f"j{len(self.steps):09d}"
         self.steps[job_id] = steps
-        job = JobSpec(name=name, run="python train.py", **spec)  # type: ignore[arg-type]
+        job = build(JobSpec, {"name": name, "run": "python train.py", **spec})
         self.specs[job_id] = job
         submission = Submission(job_id, job, f"name: {name}\n", "alice", "", b"key")
         self._insist(lambda: self.store.jobs.submit(submission, self.kernel.now_us))

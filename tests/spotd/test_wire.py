@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from spotd import wire
+from spotd.wire.parts import build
 
 REF = wire.HeadRef(1, 10, "m1", "sha256:0")
 MANIFEST = wire.Manifest(
@@ -35,26 +36,30 @@ FIRST_MANIFEST = {
     "state": {"lr": 0.1},
     "final": False,
 }
-START = wire.StartDocument(
-    job_name="gpt",
-    num_nodes=1,
-    node_ips=("10.0.0.1",),
-    accelerators_per_node=8,
-    setup="",
-    run="python train.py",
-    envs={"LR": "1"},
-    secrets={"TOKEN": "x"},
-    packages=(wire.Package("0" * 64, ""),),
-    store_url="s3://bucket",
-    store_options={"region": "r"},
-    engine="none",
-    claim="now",
-    claim_deadline_s=0.0,
-    every_steps=10,
-    every_s=60.0,
-    keep=3,
-    stop_grace_s=5.0,
-    progress_every_s=1.0,
+START = build(
+    wire.StartDocument,
+    {
+        "job_name": "gpt",
+        "num_nodes": 1,
+        "node_ips": ("10.0.0.1",),
+        "accelerators_per_node": 8,
+        "setup": "",
+        "run": "python train.py",
+        "envs": {"LR": "1"},
+        "secrets": {"TOKEN": "x"},
+        "packages": (wire.Package("0" * 64, ""),),
+        "store_url": "s3://bucket",
+        "store_options": {"region": "r"},
+        "engine": "none",
+        "claim": "now",
+        "claim_deadline_s": 0.0,
+        "head_generation": 0,
+        "every_steps": 10,
+        "every_s": 60.0,
+        "keep": 3,
+        "stop_grace_s": 5.0,
+        "progress_every_s": 1.0,
+    },
 )
 CONFIG = wire.AgentConfig("d0", "j1", 1, 0, "t-1", "none", power_off=("off", "now"))
 

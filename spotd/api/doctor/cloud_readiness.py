@@ -44,10 +44,10 @@ def needs_of(jobs: Iterable[Job], market: Market) -> dict[str, list[CapacityNeed
     for offer in market.offers:
         pool = _Pool(offer.provider, offer.region, offer.instance_type, offer.capacity_type)
         for job in jobs:
-            if any(want.admits(offer) for want in job.spec.alternatives):
+            if any(want.admits(offer) for want in job.spec.resources.alternatives):
                 largest = needs.get(pool)
-                if largest is None or largest.count < job.spec.num_nodes:
-                    needs[pool] = need_of(offer, job.spec.num_nodes, job.spec.name)
+                if largest is None or largest.count < job.spec.resources.num_nodes:
+                    needs[pool] = need_of(offer, job.spec.resources.num_nodes, job.spec.name)
         if not jobs or any(_is_refusal_of(refusal, pool) for refusal in market.refusals):
             needs.setdefault(pool, need_of(offer))
     by_provider: defaultdict[str, list[CapacityNeed]] = defaultdict(list)

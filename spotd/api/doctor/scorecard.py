@@ -85,7 +85,7 @@ def _spot(store: Store, now_us: int) -> Judgement:
 
 
 def _scaling(jobs: Sequence[Job]) -> Judgement:
-    gangs = [job for job in jobs if job.spec.num_nodes > 1]
+    gangs = [job for job in jobs if job.spec.resources.num_nodes > 1]
     fixed = [job for job in gangs if not shrinks(job.spec)]
     if not gangs:
         return None, "no job of several machines", ""
@@ -97,7 +97,7 @@ def _budget(context: ApiContext, jobs: Sequence[Job]) -> Judgement:
     budgets = list(context.settings.budgets())
     if any(not budget.user and not budget.project for budget in budgets):
         return True, f"{len(budgets)} by the month, one of them of all jobs", ""
-    unlimited = [job for job in jobs if not job.spec.max_cost_microusd]
+    unlimited = [job for job in jobs if not job.spec.limits.max_cost_microusd]
     message = f"{len(budgets)} by the month, none of all jobs"
     if jobs:
         message += f"; {len(jobs) - len(unlimited)} of {len(jobs)} jobs have a max_cost_usd"

@@ -314,7 +314,7 @@ def _add_jobs(
     for spent in records.spent:
         cost[spent.job_id] += spent.microusd
     for job in jobs:
-        labels = job.name, job.spec.project
+        labels = job.name, job.spec.queue.project
         page.add("spotd_jobs", 1, phase(job, nodes_by_job[job.id]), labels[1])
         page.add("spotd_job_cost_usd", cost[job.id] / 1e6, *labels)
         steps = [

@@ -44,9 +44,10 @@ def _machine(call: ApiRequest) -> tuple[Job, Node]:
     """
     job = call.job()
     rank = call.number("rank", 0, 0, 1 << 20)
-    if rank >= job.spec.num_nodes:
+    if rank >= job.spec.resources.num_nodes:
         raise not_found(
-            f"job {job.name} has no rank {rank}", f"a rank from 0 to {job.spec.num_nodes - 1}"
+            f"job {job.name} has no rank {rank}",
+            f"a rank from 0 to {job.spec.resources.num_nodes - 1}",
         )
     nodes = [n for n in call.context.store.nodes.of_job(job.id) if n.rank == rank and _reachable(n)]
     if not nodes:

@@ -113,7 +113,7 @@ def _hours(call: ApiRequest, spec: JobSpec) -> dict[PhaseRequest, float]:
         PhaseRequest.TRAIN: call.number("train_s", 0, 0, _MOST_S),
         PhaseRequest.VALIDATE: call.number("validate_s", 0, 0, _MOST_S),
     }
-    preferences = spec.wishes
+    preferences = spec.preferences
     work_s = preferences.work_s or preferences.work_steps * preferences.step_s
     return {
         part: (s or (work_s if part is PhaseRequest.TRAIN else 0)) / 3600
@@ -211,7 +211,7 @@ def _deadline(request: AdviceRequest) -> dict[str, Any]:
 
     By the deadline slack that the spot policy computes.
     """
-    if not request.spec.deadline_us:
+    if not request.spec.limits.deadline_us:
         return _condition("deadline", True, {"at": None})
     deadline = request.plan["placement"].get("deadline")
     if deadline is None:

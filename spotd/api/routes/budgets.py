@@ -59,7 +59,9 @@ def check_budgets(call: ApiRequest, user: str, spec: JobSpec, resumed: Job | Non
     for nothing. Raises ApiError (refused, auth).
     """
     budgets = [
-        budget for budget in call.context.settings.budgets() if budget.covers(user, spec.project)
+        budget
+        for budget in call.context.settings.budgets()
+        if budget.covers(user, spec.queue.project)
     ]
     if not budgets:
         return ""
@@ -91,11 +93,11 @@ def check_project(call: ApiRequest, spec: JobSpec) -> list[str]:
     Raises ApiError (refused).
     """
     approval = call.context.settings.approval()
-    message = approval.lacks(spec.project)
+    message = approval.lacks(spec.queue.project)
     if message and approval.policy == REFUSE:
-        raise ApiError(409, "refused", message, approval.fix(spec.project))
+        raise ApiError(409, "refused", message, approval.fix(spec.queue.project))
     policy = 'with unapproved_projects = "refuse" in [policies] the job would be refused'
-    return [f"{message}: {policy}; {approval.fix(spec.project)}"] if message else []
+    return [f"{message}: {policy}; {approval.fix(spec.queue.project)}"] if message else []
 
 
 def needs_second_person(call: ApiRequest) -> bool:
@@ -181,11 +183,13 @@ def _new_plan(call: ApiRequest, user: str, spec: JobSpec, now_us: int) -> Plan:
     rate = 0
     if ranked:
         offer = ranked[0].offer
-        rate = offer.price_microusd_per_h * spec.num_nodes
+        rate = offer.price_microusd_per_h * spec.resources.num_nodes
         rate += carried_microusd_per_h(offer, spec, market)
     hours = _hours_left(spec, now_us, now_us)
-    prefetch_microusd = spec.wishes.ahead.max_microusd
-    return Plan(user, rate, spec.max_cost_microusd, hours, spec.project, prefetch_microusd)
+    prefetch_microusd = spec.preferences.ahead.max_microusd
+    return Plan(
+        user, rate, spec.limits.max_cost_microusd, hours, spec.queue.project, prefetch_microusd
+    )
 
 
 def _plan_of(
@@ -208,24 +212,24 @@ def _plan_of(
     rate = sum(node.offer.price_microusd_per_h for node in active_nodes)
     rate = rate + carried_per_h if rate else _new_plan(call, user, spec, now_us).microusd_per_h
     left = 0
-    if spec.max_cost_microusd:
+    if spec.limits.max_cost_microusd:
         spent = sum(stretch.spent(0, now_us) for stretch in stretches) + carried_cost
-        left = max(1, spec.max_cost_microusd - spent)
+        left = max(1, spec.limits.max_cost_microusd - spent)
     started_us = job.created_at_us
-    if spec.after:  # its time starts when the job before it ends
+    if spec.queue.after:  # its time starts when the job before it ends
         started_us = min((node.requested_at_us for node in nodes), default=now_us)
     hours = _hours_left(spec, started_us, now_us)
-    prefetch_microusd = spec.wishes.ahead.max_microusd
+    prefetch_microusd = spec.preferences.ahead.max_microusd
     if prefetch_microusd:
         sent = call.context.store.transfers.rows(job.id)
         prefetch_microusd = max(
             0, prefetch_microusd - sum(paid_by_copy(sent, call.context.market(now_us)).values())
         )
-    return Plan(user, rate, left, hours, spec.project, prefetch_microusd)
+    return Plan(user, rate, left, hours, spec.queue.project, prefetch_microusd)
 
 
 def _hours_left(spec: JobSpec, since_us: int, now_us: int) -> float:
     """Return the hours left by `max_duration`; 0 where there is none. (A deadline ends no job.)"""
-    if not spec.max_duration_s:
+    if not spec.limits.max_duration_s:
         return 0.0
-    return max(1e-6, (since_us + spec.max_duration_s * S - now_us) / (3600 * S))
+    return max(1e-6, (since_us + spec.limits.max_duration_s * S - now_us) / (3600 * S))

@@ -56,7 +56,7 @@ def job_report(call: ApiRequest) -> dict[str, Any]:
     facts = RunFacts(
         interruptions(account),
         elapsed_us / US_PER_H,
-        job.spec.num_nodes,
+        job.spec.resources.num_nodes,
         tuple(row.evaluation for row in evaluated(call.context.store, job)),
     )
     data = {

@@ -52,7 +52,7 @@ def _job_cost(
     segments = store.ledger.segments(job.id)
     progress = all_reports(store.progress.rows(job.id), job.first_step_at_us)
     total = bill(segments, now_us)
-    nodes, num_nodes = store.nodes.of_job(job.id), job.spec.num_nodes
+    nodes, num_nodes = store.nodes.of_job(job.id), job.spec.resources.num_nodes
     gangs = {node.generation: node.gang_size for node in nodes if node.gang_size}
     instead = on_demand(total, segments, progress, num_nodes, gangs)
     report = whole_report(call, job)
@@ -66,7 +66,7 @@ def _job_cost(
         "on_demand_best_usd": _best_usd(report) if told else None,
         "saving": None if told is None or told.saving is None else round(told.saving, 4),
         "carried_usd": usd(carried.get(job.id, (0, 0))[0]),
-        "max_cost_usd": usd(job.spec.max_cost_microusd) or None,
+        "max_cost_usd": usd(job.spec.limits.max_cost_microusd) or None,
         "nodes": [
             _node_cost(node, [s for s in segments if s.node_id == node.id], now_us)
             for node in nodes

@@ -30,7 +30,7 @@ def job_curves(call: ApiRequest) -> dict[str, Any]:
     items = [_attempt(attempt, nodes) for attempt in curves]
     cost = _cost(call, job)
     return {"kind": "Curves", "job": job.name, "items": items, "cost": cost,
-            "max_cost_usd": usd(job.spec.max_cost_microusd) or None}  # fmt: skip
+            "max_cost_usd": usd(job.spec.limits.max_cost_microusd) or None}  # fmt: skip
 
 
 def _report(row: ProgressRow) -> StepReport:

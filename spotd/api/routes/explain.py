@@ -117,7 +117,7 @@ def _decide(view: View, market: Market, user: str, now_us: int) -> Plan:
     """
     use = LimitUse(market.limits, market.nodes, market.microusd_per_h, market.line)
     markets = [market]
-    if view.job.spec.candidates > 1:
+    if view.job.spec.resources.candidates > 1:
         markets.append(replace(market, hedging=False))
     obstacle = ""
     for candidate in markets:
@@ -172,8 +172,8 @@ def planned(call: ApiRequest) -> tuple[JobSpec, Market, dict[str, Any]]:
     data = {
         "kind": "Plan",
         "job": parsed.spec.name,
-        "num_nodes": parsed.spec.num_nodes,
-        "min_nodes": parsed.spec.elastic.min_nodes if shrinks(parsed.spec) else None,
+        "num_nodes": parsed.spec.resources.num_nodes,
+        "min_nodes": parsed.spec.resources.elastic.min_nodes if shrinks(parsed.spec) else None,
         "checkpoint_gb": spec.checkpoint.size_bytes / 1e9 or None,
         "offers": [
             {**offer_row(row), "baked": baked.get(row.offer.key, "")} for row in ranked[:limit]
@@ -187,7 +187,7 @@ def planned(call: ApiRequest) -> tuple[JobSpec, Market, dict[str, Any]]:
         "fits": len(ranked),
         "fitting": sum(not row.excluded for row in ranked),
         "answering": sum(not row.excluded and row.offer.provider not in silent for row in ranked),
-        "max_hourly_cost_usd": usd(parsed.spec.max_hourly_microusd) or None,
+        "max_hourly_cost_usd": usd(parsed.spec.limits.max_hourly_microusd) or None,
         "known": len(market.offers),
         "blocked": market.blocked,
         "limits": {

@@ -11,6 +11,7 @@ from providers.images import monthly_prices
 from spotd.api.request.request import ApiRequest, bad_input, conflict, not_found
 from spotd.api.routes.jobs import parse_job, submit_parsed
 from spotd.api.views.resources import iso, usd
+from spotd.domain.fast_replace import changed
 from spotd.domain.images import PREFIX, check_name
 from spotd.domain.job import Job
 from spotd.store.images import ImageRow
@@ -27,12 +28,12 @@ def bake_image(call: ApiRequest) -> dict[str, Any]:
         check_name(name)
     except ValueError as error:
         raise bad_input(f"name: {error}", "spotctl image bake FILE --name torch-2-9") from None
-    spec = replace(
+    spec = changed(
         parsed.spec,
         name=_job_name(name, call),
         bake=name,
         run="",
-        alternatives=_places(call, parsed.spec.alternatives),
+        alternatives=_places(call, parsed.spec.resources.alternatives),
         num_nodes=1,
         candidates=1,
         fast_network=False,
@@ -139,7 +140,7 @@ def _check_unused(
     row: ImageRow, jobs: Iterable[Job], configured: Mapping[str, str], *, force: bool
 ) -> None:
     """Raise ApiError (conflict) while the image is being made, or is in use without `force`."""
-    bake_job = next((job for job in jobs if job.id == row.job_id and job.spec.bake), None)
+    bake_job = next((job for job in jobs if job.id == row.job_id and job.spec.program.bake), None)
     if bake_job is not None and not row.made_at_us and not row.half_made:
         message = f"image {row.name} is being made by job {bake_job.name}"
         raise conflict(message, f"spotctl cancel {bake_job.name}")
@@ -157,7 +158,7 @@ def _users(row: ImageRow, jobs: Iterable[Job], configured: Mapping[str, str]) ->
     Also the place in the configuration that names the id.
     """
     names = {f"{PREFIX}{row.name}", row.image_id} - {""}
-    users = [job.name for job in jobs if job.spec.image_id in names]
+    users = [job.name for job in jobs if job.spec.resources.image_id in names]
     return [*users, *([configured[row.image_id]] if row.image_id in configured else ())]
 
 

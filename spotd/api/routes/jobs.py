@@ -44,6 +44,7 @@ from spotd.api.views.resources import JobFacts, iso, job_data, job_detail, node_
 from spotd.api.views.store_capacity import check_capacity, mount_warnings
 from spotd.api.views.unsaved_work import unsaved_work_warnings
 from spotd.domain.events import Event
+from spotd.domain.fast_replace import changed
 from spotd.domain.job import Desired, HeadSnapshot, Job, JobSpec
 from spotd.domain.states import Outcome
 from spotd.planner.core.shard_stores import near_store, place_among
@@ -183,21 +184,21 @@ def submit_parsed(call: ApiRequest, parsed: ParsedJobFile) -> dict[str, Any]:
     """Store the job of a parsed job file; see `submit_job`."""
     context = call.context
     lost_id, head = call.text("continue"), None
-    if not parsed.spec.bake:
+    if not parsed.spec.program.bake:
         _check_imported(parsed, lost_id)
         _check_store(call, parsed.spec.checkpoint.store)
         _check_folder(call, parsed.spec)
         _check_shards(call, parsed.spec)
         check_capacity(context, parsed.spec, parsed.text)
-    spec = replace(parsed.spec, packages=_packages(call, parsed))
+    spec = changed(parsed.spec, packages=_packages(call, parsed))
     if (
         lost_id and context.store.jobs.names([lost_id]) == {}
     ):  # else the store refuses the id, or already has the request
         head = head_of_lost_job(call, lost_id, spec.checkpoint)
     # A job of a lost database had machines, so the job before it had succeeded; it is lost as well.
     had_machines = lost_id and not (head and is_imported(head.manifest))
-    predecessor = "" if had_machines else call.text("after") or spec.after
-    spec = replace(spec, after=_predecessor_id(call, predecessor))
+    predecessor = "" if had_machines else call.text("after") or spec.queue.after
+    spec = changed(spec, after=_predecessor_id(call, predecessor))
     market = context.market(call.now_us)
     refuse_slow(spec, market)
     refuse_misplaced(rank(spec, market, call.now_us))
@@ -264,7 +265,7 @@ def _predecessor_id(call: ApiRequest, name: str) -> str:
         return ""
     first_job = call.context.store.jobs.find_by_request(call.text("request_id"))
     if first_job is not None:
-        return first_job.spec.after
+        return first_job.spec.queue.after
     predecessor = call.context.store.jobs.find(name)
     if predecessor is None:
         message = f"spotd.after: {unknown_job(call.context.store, name[:80])}"
@@ -275,7 +276,7 @@ def _predecessor_id(call: ApiRequest, name: str) -> str:
             "no job can follow it"
         )
         raise bad_input(message, "submit that one again first, or leave spotd.after out")
-    if predecessor.spec.bake:
+    if predecessor.spec.program.bake:
         raise bad_input(f"spotd.after: {predecessor.name} bakes an image", "name a job that trains")
     return predecessor.id
 
@@ -354,7 +355,7 @@ def _check_folder(call: ApiRequest, spec: JobSpec) -> None:
     if not url.startswith("file:") or call.context.storage.is_shared(url):
         return
     rented = [info for info in call.context.clouds.providers() if not info.local]
-    clouds = [want.cloud for want in spec.alternatives]
+    clouds = [want.cloud for want in spec.resources.alternatives]
     providers = [
         info.name for info in rented if any(want in ("", info.name, info.kind) for want in clouds)
     ]

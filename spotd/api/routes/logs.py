@@ -152,8 +152,8 @@ def _streams(call: ApiRequest, job: Job) -> list[Stream]:
     if generation is not None and generation not in range(1, job.generation + 1):
         valid = _range("--gen", 1, job.generation) if job.generation else f"spotctl why {job.name}"
         raise not_found(f"job {job.name} has no generation {generation}", valid)
-    if rank is not None and rank not in range(job.spec.num_nodes):
-        valid = _range("--rank", 0, job.spec.num_nodes - 1)
+    if rank is not None and rank not in range(job.spec.resources.num_nodes):
+        valid = _range("--rank", 0, job.spec.resources.num_nodes - 1)
         raise not_found(f"job {job.name} has no machine of rank {rank}", valid)
     offsets: Mapping[tuple[int, int, str], int] = call.context.store.logs.offsets(job.id)
     streams = [Stream(*key, size) for key, size in offsets.items()]

@@ -8,7 +8,7 @@ from typing import Any
 from providers.base import CapacityType, Offer, OfferRequest
 from spotd.api.request.request import ApiRequest, bad_input
 from spotd.api.views.resources import iso, offer_data, usd
-from spotd.domain.job import CheckpointSpec, JobSpec
+from spotd.domain.job import CheckpointSpec, JobProgram, JobResources, JobSpec
 from spotd.domain.units import S
 from spotd.history.price_moves import DAY_S, price_move
 from spotd.planner.placement.rank import RankedOffer, rank
@@ -88,7 +88,12 @@ def _ranked(call: ApiRequest) -> list[RankedOffer]:
     market = call.context.market(call.now_us)
     no_checkpoints = CheckpointSpec(store="", engine="none")
     alternatives = _alternatives(request, query.get("gpus", ""))
-    spec = JobSpec(name="", run="", alternatives=alternatives, checkpoint=no_checkpoints)
+    spec = JobSpec(
+        name="",
+        program=JobProgram(run=""),
+        resources=JobResources(alternatives=alternatives),
+        checkpoint=no_checkpoints,
+    )
     return rank(spec, market, call.now_us)
 
 

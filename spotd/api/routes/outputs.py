@@ -55,7 +55,7 @@ def _missing(job: Job, folder: OutputFolder, texts: list[str]) -> list[str]:
     problems = [text for text in texts if text]
     if folder.saved.files or problems or folder.problems:
         return problems
-    if job.spec.outputs == ():
+    if job.spec.files.outputs == ():
         return ["its job file says outputs: [], so nothing is uploaded"]
     if job.outcome is None:
         return ["its files are uploaded when the program ends, and at a pause or a cancel"]

@@ -46,7 +46,7 @@ def evaluated(store: Store, job: Job) -> list[EvaluationRow]:
 
 def _comes_after(store: Store, job_id: str, job: Job) -> bool:
     evaluated_job = store.jobs.find(job_id)
-    return evaluated_job is not None and evaluated_job.spec.after == job.id
+    return evaluated_job is not None and evaluated_job.spec.queue.after == job.id
 
 
 def result_data(row: EvaluationRow) -> dict[str, Any]:

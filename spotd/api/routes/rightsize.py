@@ -32,7 +32,7 @@ def job_sizing(call: ApiRequest) -> dict[str, Any]:
         "kind": "JobSizing",
         "job": job.name,
         "model": model_fields,
-        "num_nodes": job.spec.num_nodes,
+        "num_nodes": job.spec.resources.num_nodes,
         "measured": asdict(measured) if measured else None,
         "measured_steps_needed": MEASURED_STEPS,
     }
@@ -59,7 +59,7 @@ def measured_of(store: Store, job: Job, task: Task) -> Measured | None:
         steps = sum(row.to_step - row.from_step + 1 for row in warm_rows)
         if steps < MEASURED_STEPS:
             continue
-        gpus = offer.accelerator_count * job.spec.num_nodes
+        gpus = offer.accelerator_count * job.spec.resources.num_nodes
         tokens = float(sum(row.tokens for row in warm_rows))
         if not tokens:
             per_gpu_task = task.on(gpus)

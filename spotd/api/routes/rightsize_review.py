@@ -71,13 +71,13 @@ def _item(
         measured = measured_of(store, job, task_of(model_fields)) if model_fields else None
     except TaskError:  # from a spotd version that knew other models
         model_fields, measured = {}, None
-    last_offer = _measured_on(nodes, measured, job.spec.num_nodes).offer
+    last_offer = _measured_on(nodes, measured, job.spec.resources.num_nodes).offer
     return {
         "job": job.name,
         "job_id": job.id,
         "node_hours": round(hours, 6),
         "usd": usd(paid),
-        "num_nodes": job.spec.num_nodes,
+        "num_nodes": job.spec.resources.num_nodes,
         "accelerator": last_offer.accelerator,
         "accelerator_count": last_offer.accelerator_count,
         "instance_type": last_offer.instance_type,

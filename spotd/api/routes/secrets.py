@@ -66,7 +66,7 @@ def remove_secret(call: ApiRequest) -> dict[str, Any]:
     users = [
         job.name
         for job in store.jobs.rows(finished=False)
-        if name in job.spec.secrets and name not in store.jobs.secrets(job.id)
+        if name in job.spec.program.secrets and name not in store.jobs.secrets(job.id)
     ]
     if users:
         message = f"{name} is needed by {', '.join(sorted(users))}"

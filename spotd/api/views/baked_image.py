@@ -15,7 +15,7 @@ def check_baked(call: ApiRequest, spec: JobSpec) -> list[str]:
 
     Raises ApiError (bad input) for an image that was never baked.
     """
-    name = baked_of(spec.image_id)
+    name = baked_of(spec.resources.image_id)
     if not name:
         return []
     rows = [row for row in call.context.store.images.rows() if row.name == name]
@@ -23,7 +23,9 @@ def check_baked(call: ApiRequest, spec: JobSpec) -> list[str]:
     if available:
         places = ", ".join(sorted({f"{row.provider}/{row.region or '*'}" for row in available}))
         return [f"image {name} is in {places}; machines elsewhere start without it and run setup"]
-    bakes = [job for job in call.context.store.jobs.rows(finished=False) if job.spec.bake == name]
+    bakes = [
+        job for job in call.context.store.jobs.rows(finished=False) if job.spec.program.bake == name
+    ]
     if bakes:
         return [f"image {name} is being baked by {bakes[0].name}: until it is there, setup runs"]
     message = f"resources.image_id: no image {name!r} was baked"
@@ -32,6 +34,6 @@ def check_baked(call: ApiRequest, spec: JobSpec) -> list[str]:
 
 def image_of_offer(spec: JobSpec, market: Market) -> Mapping[str, str]:
     """Return offer key -> the id of the baked image that a machine of that offer starts from."""
-    name = baked_of(spec.image_id)
+    name = baked_of(spec.resources.image_id)
     images = {o.key: image_for(name, o, market.images) for o in market.offers} if name else {}
     return {key: image.image_id for key, image in images.items() if image is not None}

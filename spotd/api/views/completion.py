@@ -101,8 +101,8 @@ def _used_up(
     and per hour, in micro-USD.
     """
     carried_cost, carried_per_h = carried
-    remaining = job.spec.max_cost_microusd - estimate.spent_microusd - carried_cost
-    if not job.spec.max_cost_microusd or not estimate.microusd_per_h or remaining <= 0:
+    remaining = job.spec.limits.max_cost_microusd - estimate.spent_microusd - carried_cost
+    if not job.spec.limits.max_cost_microusd or not estimate.microusd_per_h or remaining <= 0:
         return None
     return iso(now_us + remaining * US_PER_H // (estimate.microusd_per_h + carried_per_h))
 

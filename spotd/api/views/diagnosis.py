@@ -39,7 +39,7 @@ def diagnoses(store: Store, job: Job, now_us: int) -> list[dict[str, Any]]:
             "node_id": row.event.node_id,
             "times": counts[row.event.kind],
             "seen": row.event.text,
-            "does": follows(row.event.kind, row.event.data, job.spec.num_nodes),
+            "does": follows(row.event.kind, row.event.data, job.spec.resources.num_nodes),
             "attempt": ADVICE[row.event.kind].attempt,
             "stacks": row.event.data.get("stacks", []),
         }

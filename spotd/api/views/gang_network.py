@@ -19,11 +19,12 @@ def refuse_slow(spec: JobSpec, market: Market) -> None:
 
     It does not refuse when no offer fits: an offer that is not on sale now may have one.
     """
-    fitting = [o for o in market.offers if any(want.admits(o) for want in spec.alternatives)]
+    wanted = spec.resources
+    fitting = [o for o in market.offers if any(want.admits(o) for want in wanted.alternatives)]
     if not fitting or not all(lacks_network(spec, offer) for offer in fitting):
         return
     raise bad_input(
-        f"num_nodes is {spec.num_nodes}, and none of the {len(fitting)} offers that fit has an "
+        f"num_nodes is {wanted.num_nodes}, and none of the {len(fitting)} offers that fit has an "
         "interconnect (EFA, GPUDirect, InfiniBand) between its machines",
         "spotd.slow_network: true, if plain IP is good enough for the job; "
         + "; ".join([*_possible_fixes(fitting), _elsewhere(spec, market)]),
@@ -48,7 +49,9 @@ def _elsewhere(spec: JobSpec, market: Market) -> str:
     Prefers those with the accelerator that the job requests.
     """
     connected = [offer for offer in market.offers if offer.interconnect]
-    requests = [OfferRequest(want.accelerator, capacity_types=_ALL) for want in spec.alternatives]
+    requests = [
+        OfferRequest(want.accelerator, capacity_types=_ALL) for want in spec.resources.alternatives
+    ]
     matching = [offer for offer in connected if any(request.admits(offer) for request in requests)]
     if not connected:
         return "no configured provider now sells a machine that has one"

@@ -151,7 +151,7 @@ def account_of(
         job.id,
         job.name,
         records.user,
-        job.spec.num_nodes,
+        job.spec.resources.num_nodes,
         tuple(
             _machine(node, [row for row in segments if row.node_id == node.id], now_us)
             for node in nodes
@@ -160,7 +160,7 @@ def account_of(
         saves=tuple(_save(row) for row in rows),
         extras=tuple(extras),
         unknown=tuple(unknown),
-        project=job.spec.project,
+        project=job.spec.queue.project,
         script=script,
         no_result=job.outcome is Outcome.FAILED or job.kept_nothing,
     )
@@ -173,7 +173,7 @@ def _script_spans(
     if job.spec.checkpoint.engine != "none":
         return {}
     return script_spans(
-        trained_attempts(nodes, job.spec.num_nodes),
+        trained_attempts(nodes, job.spec.resources.num_nodes),
         losses(job, nodes, rows),
         saved_at_us=max((row.committed_at_us for row in rows if row.bytes), default=0),
         succeeded=job.outcome is Outcome.SUCCEEDED,

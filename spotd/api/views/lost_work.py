@@ -21,7 +21,7 @@ def losses(
 ) -> dict[int, LostWork]:
     """Return what was lost at the start of each attempt that trained after another one."""
     reports_steps = job.spec.checkpoint.engine == "spotd"
-    attempts = trained_attempts(nodes, job.spec.num_nodes)
+    attempts = trained_attempts(nodes, job.spec.resources.num_nodes)
     lost: dict[int, LostWork] = {}
     kept_s = 0.0
     for old, new in pairwise(attempts):

@@ -25,7 +25,7 @@ def prefetch_data(view: View, market: Market, now_us: int, store: Store) -> list
     `usd` is the expected total cost of a copy and `paid` the part that was spent for this job. Both
     include one month of storage.
     """
-    if not view.job.spec.wishes.ahead.regions:
+    if not view.job.spec.preferences.ahead.regions:
         return []
     paid = paid_by_copy(store.transfers.rows(view.job.id), market) if view.job.id else {}
     here = {region_of(node.offer) for node in view.nodes if node.active}

@@ -11,6 +11,7 @@ from typing import Any
 from providers.base import CapacityType, Offer
 from spotd.api.request.request import ApiRequest
 from spotd.api.views.resources import offer_data
+from spotd.domain.fast_replace import changed
 from spotd.domain.job import JobSpec
 from spotd.domain.market import Market
 from spotd.domain.phase import keeps
@@ -93,9 +94,11 @@ def spot_value_data(
 
 def compare_spot(call: ApiRequest, spec: JobSpec, market: Market) -> Comparison | None:
     """Return the comparison; None where spot or on-demand is not available for the job now."""
-    any_capacity = replace(
+    any_capacity = changed(
         spec,
-        alternatives=tuple(replace(want, capacity_types=ANY) for want in spec.alternatives),
+        alternatives=tuple(
+            replace(want, capacity_types=ANY) for want in spec.resources.alternatives
+        ),
         max_hourly_microusd=0,
     )
     ranked = [row for row in rank(any_capacity, market, call.now_us) if not row.excluded]
@@ -106,7 +109,7 @@ def compare_spot(call: ApiRequest, spec: JobSpec, market: Market) -> Comparison 
     lives = call.context.store.node_history.observed_lifetimes(call.now_us - int(WITHIN_S * S))
     hazard = hazard_of(spot.offer, lives)
     restart_s, starts = _restart(spot.offer, market)
-    again_h, work_h = _repeated_h(spec, hazard), spec.wishes.work_s / 3600
+    again_h, work_h = _repeated_h(spec, hazard), spec.preferences.work_s / 3600
     return Comparison(
         spot.offer,
         other.offer,
@@ -114,7 +117,9 @@ def compare_spot(call: ApiRequest, spec: JobSpec, market: Market) -> Comparison 
         _rates(other, spec),
         hazard,
         hazard_of(other.offer, lives).middle,
-        InterruptionCost(spec.num_nodes, restart_s / 3600, again_h, _stall(call, spec), work_h),
+        InterruptionCost(
+            spec.resources.num_nodes, restart_s / 3600, again_h, _stall(call, spec), work_h
+        ),
         starts,
         tuple(row.offer for row in ranked if row.offer.capacity_type is CapacityType.SPOT),
         (speed_of(spec, spot.offer), speed_of(spec, other.offer)),
@@ -137,7 +142,7 @@ def _cheapest(
 def _rates(row: RankedOffer, spec: JobSpec) -> tuple[float, float]:
     """Return dollars per hour of work of the first alternative: for all machines, and egress."""
     work = 1e6 * speed_of(spec, row.offer)
-    price = row.offer.price_microusd_per_h * spec.num_nodes / work
+    price = row.offer.price_microusd_per_h * spec.resources.num_nodes / work
     return price, (row.egress_microusd_per_h or 0) / work
 
 
@@ -168,7 +173,7 @@ def _repeated_h(spec: JobSpec, hazard: Hazard) -> float | None:
         return None
     pause_s = spec.checkpoint.every_s or MOST_S
     if spec.checkpoint.auto:
-        young_s = 3600 * best_pause_h(hazard.middle * spec.num_nodes, STALL_S / 3600)
+        young_s = 3600 * best_pause_h(hazard.middle * spec.resources.num_nodes, STALL_S / 3600)
         pause_s = min(max(young_s, LEAST_S), MOST_S)
     return pause_s / 3600 / 2
 

@@ -83,11 +83,12 @@ def check_capacity(context: ApiContext, spec: JobSpec, text: str) -> None:
                 if fitting_keep
                 else "free some, or name a bucket there",
             )
-    need = ON_DISK * size // spec.num_nodes
-    if saves.engine != "none" and spec.disk_gib and need > spec.disk_gib << 30:
+    num_nodes, disk_gib = spec.resources.num_nodes, spec.resources.disk_gib
+    need = ON_DISK * size // num_nodes
+    if saves.engine != "none" and disk_gib and need > disk_gib << 30:
         raise bad_input(
-            f"disk_size is {spec.disk_gib} GiB, and each machine keeps {ON_DISK} snapshots of "
-            f"{size / spec.num_nodes / GB:,.4g} GB ({source}) on its disk while it saves: "
+            f"disk_size is {disk_gib} GiB, and each machine keeps {ON_DISK} snapshots of "
+            f"{size / num_nodes / GB:,.4g} GB ({source}) on its disk while it saves: "
             f"{need / GB:,.4g} GB",
             f"disk_size: {-(-need >> 30) + 50} or more (50 for everything else); or leave it out",
         )
@@ -105,7 +106,7 @@ def mount_warnings(spec: JobSpec, market: Market, offers: Iterable[Offer]) -> li
     """
     warnings = []
     rented = [offer for offer in offers if not offer.local]
-    for bucket in spec.buckets:
+    for bucket in spec.files.buckets:
         at = place_among(bucket.url, market.places)
         price = egress_prices().get(at.cloud)
         if bucket.url.startswith("dataset://") or price is None:

@@ -46,7 +46,7 @@ def freight(spec: JobSpec, offer: Offer, market: Market) -> TransferCost:
         return NONE
     once = each = 0.0
     carried, refused = 0, ""
-    for mount in spec.buckets:
+    for mount in spec.files.buckets:
         name = mount.url.removeprefix(_SCHEME)
         data = market.datasets.get(name)
         if data is None:
@@ -65,7 +65,7 @@ def freight(spec: JobSpec, offer: Offer, market: Market) -> TransferCost:
         if way.near:
             once += usd
         else:
-            each += usd * spec.num_nodes
+            each += usd * spec.resources.num_nodes
         if not way.near or way.near in data.missing:  # else it may be there for all we know
             refused = refused or _refused(name, gb, usd, way.microusd_per_gb, way.max_microusd)
     return TransferCost(once, each, carried, refused)

@@ -23,12 +23,12 @@ _ALIVE = frozenset({NodeState.BOOTING, NodeState.RUNNING, NodeState.DRAINING})
 
 def shrinks(spec: JobSpec) -> bool:
     """Return whether the job may continue with fewer machines than it requested."""
-    return spec.num_nodes > 1 and spec.elastic.on_loss is not OnNodeLoss.WAIT
+    return spec.resources.num_nodes > 1 and spec.resources.elastic.on_loss is not OnNodeLoss.WAIT
 
 
 def size_of(node: Node, spec: JobSpec) -> int:
     """Return the number of ranks of the node's complete gang."""
-    return node.gang_size or spec.num_nodes
+    return node.gang_size or spec.resources.num_nodes
 
 
 def taken_on_us(node: Node) -> int:
@@ -53,7 +53,7 @@ def remaining(view: View, now_us: int) -> list[Node]:
     if any(node.training.exit_code == EXIT_FINISHED for node in mine):
         return []
     left = [node for node in mine if _goes_on(node, spec, now_us)]
-    return left if len(left) >= spec.elastic.min_nodes else []
+    return left if len(left) >= spec.resources.elastic.min_nodes else []
 
 
 def _wanted(job: Job) -> bool:
@@ -71,7 +71,7 @@ def _goes_on(node: Node, spec: JobSpec, now_us: int) -> bool:
     if node.state is NodeState.BOOTING and not node.moved_at_us:
         return False
     if node.departure.leave_reason in (LeaveReason.OUTBID, LeaveReason.MOVED):
-        return size_of(node, spec) < spec.num_nodes
+        return size_of(node, spec) < spec.resources.num_nodes
     return node.departure.leave_reason in (None, LeaveReason.PREEMPTED)
 
 
@@ -95,7 +95,7 @@ def joining(view: View, now_us: int) -> list[Node]:
         return []
     ready = [node for node in coming if node.startup.ready_at_us and not noticed(node)]
     if len(ready) == len(coming) or (ready and now_us >= gathered_us(ready)):
-        return ready[: max(view.job.spec.num_nodes - len(left), 0)]
+        return ready[: max(view.job.spec.resources.num_nodes - len(left), 0)]
     return []
 
 
@@ -114,7 +114,7 @@ def mate_released(node: Node, view: View) -> bool:
 
 def scripts_gang(job: Job) -> bool:
     """Return whether this is a gang of programs without our engine: the daemon sees their end."""
-    return job.spec.num_nodes > 1 and job.spec.checkpoint.engine == "none"
+    return job.spec.resources.num_nodes > 1 and job.spec.checkpoint.engine == "none"
 
 
 def gang_finished_us(node: Node, view: View) -> int:

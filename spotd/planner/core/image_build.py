@@ -32,11 +32,12 @@ MAKING_S = 3 * 3600.0  # a machine is not paid for longer than this while its im
 def setup_digest(spec: JobSpec) -> str:
     """Return 32 hex digits of what `setup` depends on: text, environment, workdir, mounts."""
     parts = [
-        spec.setup,
-        dict(spec.envs),
-        [(package.digest, package.target) for package in spec.packages],
+        spec.program.setup,
+        dict(spec.program.envs),
+        [(package.digest, package.target) for package in spec.files.packages],
     ]
-    parts += [[(bucket.target, bucket.url) for bucket in spec.buckets]] if spec.buckets else []
+    buckets = [(bucket.target, bucket.url) for bucket in spec.files.buckets]
+    parts += [buckets] if buckets else []
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 
@@ -47,18 +48,18 @@ def vendor_name(spec: JobSpec, node: Node) -> str:
     `providers.images.check_name`).
     """
     mark = base64.b32encode(hashlib.sha256(node.token.encode()).digest())[:12].decode().lower()
-    return f"spotd-{spec.bake}-{mark}"
+    return f"spotd-{spec.program.bake}-{mark}"
 
 
 def chosen_image(spec: JobSpec, offer: Offer, images: Iterable[BakedImage]) -> BakedImage | None:
     """Return the baked image that a machine of this offer starts from, or None."""
-    name = baked_of(spec.image_id)
+    name = baked_of(spec.resources.image_id)
     return image_for(name, offer, images) if name else None
 
 
 def image_told(spec: JobSpec, node: Node) -> str:
     """Return what a new node's event says about its baked image."""
-    name = baked_of(spec.image_id)
+    name = baked_of(spec.resources.image_id)
     if not name:
         return ""
     return (
@@ -69,7 +70,7 @@ def image_told(spec: JobSpec, node: Node) -> str:
 def needs_setup(spec: JobSpec, node: Node) -> bool:
     """Return whether `setup` has to run: not if the machine's image contains it."""
     return (
-        bool(spec.bake)
+        bool(spec.program.bake)
         or not node.startup.image_setup
         or node.startup.image_setup != setup_digest(spec)
     )
@@ -136,6 +137,7 @@ def finish_bake(d: PlanBuilder) -> None:
     node = next((node for node in d.nodes if node.bake.imaged_at_us), None)
     if d.ended or node is None:
         return
-    message = f"image {d.job.spec.bake} is there, in {node.offer.provider}/{node.offer.region}"
+    name = d.job.spec.program.bake
+    message = f"image {name} is there, in {node.offer.provider}/{node.offer.region}"
     d.set_job(outcome=Outcome.SUCCEEDED, outcome_text=message, finished_at_us=d.now_us)
     d.event("succeeded", f"{d.job.name}: {message}", node, alert=True)

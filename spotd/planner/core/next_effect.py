@@ -129,8 +129,10 @@ def release_deadline_us(node: Node, view: View, now_us: int) -> int:
     spec = view.job.spec
     started_us = node.departure.drained_at_us or now_us
     if node.departure.leave_reason in TRAINS_ON:
-        started_us = node.agent.told_release_at_us or now_us + int(spec.setup_timeout_s * S)
-    return started_us + int(spec.stop_grace_s * S)
+        started_us = node.agent.told_release_at_us or now_us + int(
+            spec.timeouts.setup_timeout_s * S
+        )
+    return started_us + int(spec.timeouts.stop_grace_s * S)
 
 
 def _takers(notices: Iterable[NoticeRecord]) -> list[NoticeRecord]:
@@ -141,14 +143,14 @@ def replacement_ready(node: Node, view: View) -> bool:
     """Return whether every rank of a newer chosen gang is ready to claim HEAD."""
     newer = [n for n in view.nodes if n.generation > node.generation and n.chosen]
     ready = [n for n in newer if n.state is NodeState.BOOTING and n.startup.ready_at_us]
-    return len(ready) >= view.job.spec.num_nodes
+    return len(ready) >= view.job.spec.resources.num_nodes
 
 
 def need(node: Node, view: View, market: Market, now_us: int) -> EffectKind | None:
     """The one call that this node needs next; None when it needs none."""
     if node.state in _FOLLOWED and may_have_finished(node, view):
         return EffectKind.READ_HEAD
-    if view.job.spec.bake and node.state is NodeState.BOOTING and setup_done(node):
+    if view.job.spec.program.bake and node.state is NodeState.BOOTING and setup_done(node):
         return need_baked(node, now_us)
     match node.state:
         case NodeState.LAUNCHING:
@@ -186,7 +188,7 @@ def end_unread(node: Node, view: View) -> bool:
     Until it is read, another machine might find that everything is done.
     """
     job, head = view.job, view.job.head
-    if job.outcome is not None or job.spec.bake:
+    if job.outcome is not None or job.spec.program.bake:
         return False
     if may_have_finished(node, view):
         return True

@@ -15,7 +15,18 @@ from spotd.planner.core.checkpoint_interval import CheckpointTerms
 from spotd.planner.core.expiry import expires_us, life_limit_s
 from spotd.planner.core.gangs import shrinks, size_of
 from spotd.planner.core.image_build import needs_setup
-from spotd.wire import AgentConfig, OutputRules, Package, StartDocument
+from spotd.wire import (
+    AgentConfig,
+    CheckpointPolicy,
+    CheckpointStorage,
+    Gang,
+    HeadClaim,
+    OutputRules,
+    Package,
+    Program,
+    ProgramFiles,
+    StartDocument,
+)
 
 
 def agent_config(
@@ -40,8 +51,8 @@ def agent_config(
         left_s=max(0.0, (expires_us(node) - now_us) / S) if timed else 0.0,
         life_s=max(1.0, limit_s - age_s) if limit_s else 0.0,
         power_off=provider.power_off,
-        wipe=not job.spec.bake,
-        keep_s=job.spec.keep_on_failure_s,
+        wipe=not job.spec.program.bake,
+        keep_s=job.spec.restarts.keep_on_failure_s,
         prepared_file=provider.prepared_file,
         regroups=shrinks(job.spec),
         ends_s=max(1.0, (node.offer.ends_at_us - now_us) / S) if node.offer.ends_at_us else 0.0,
@@ -80,43 +91,68 @@ def start_document(
         raise TypeError("a START effect carries node_ips and claim_deadline_s")
     return StartDocument(
         job_name=job.name,
-        num_nodes=size_of(effect.node, spec),
-        node_ips=ips,
-        accelerators_per_node=effect.node.offer.accelerator_count,
-        setup=spec.setup if needs_setup(spec, effect.node) else "",
-        run=spec.run,
-        envs=spec.envs,
-        secrets=secrets,
-        packages=tuple(Package(mount.digest, mount.target) for mount in spec.packages),
-        store_url=spec.checkpoint.store,
-        store_options=store_options,
-        engine=spec.checkpoint.engine,
-        claim=str(data["claim"]),
-        claim_deadline_s=deadline_s,
-        every_steps=spec.checkpoint.every_steps,
-        every_s=spec.checkpoint.every_s,
-        keep=spec.checkpoint.keep,
-        suspect=str(data.get("suspect", "")),
-        keep_every_steps=spec.checkpoint.keep_every_steps,
-        directory=spec.checkpoint.directory,
-        include=spec.checkpoint.include,
-        exclude=spec.checkpoint.exclude,
-        caches=spec.caches,
-        cache_bytes=spec.cache_bytes,
-        stop_grace_s=spec.stop_grace_s,
-        progress_every_s=spec.progress_every_s,
-        peer_timeout_s=spec.peer_timeout_s,
-        head_generation=job.head.generation if job.head else 0,
-        image=pinned(image, image_digest) if (image := container_of(spec.image_id)) else "",
-        bake=bool(spec.bake),
+        gang=Gang(
+            num_nodes=size_of(effect.node, spec),
+            node_ips=ips,
+            accelerators_per_node=effect.node.offer.accelerator_count,
+            peer_timeout_s=spec.timeouts.peer_timeout_s,
+        ),
+        program=Program(
+            setup=spec.program.setup if needs_setup(spec, effect.node) else "",
+            run=spec.program.run,
+            envs=spec.program.envs,
+            secrets=secrets,
+            stop_grace_s=spec.timeouts.stop_grace_s,
+            progress_every_s=spec.monitoring.progress_every_s,
+            image=_container(spec, image_digest),
+            bake=bool(spec.program.bake),
+        ),
+        files=_program_files(spec),
+        storage=CheckpointStorage(store_url=spec.checkpoint.store, store_options=store_options),
+        head=HeadClaim(
+            claim=str(data["claim"]),
+            claim_deadline_s=deadline_s,
+            head_generation=job.head.generation if job.head else 0,
+            suspect=str(data.get("suspect", "")),
+        ),
+        checkpoint=_checkpoint_policy(spec, terms),
         hold=bool(data.get("hold")),
+    )
+
+
+def _container(spec: JobSpec, digest: str) -> str:
+    """Return the full name of the job's container image; "" for none."""
+    image = container_of(spec.resources.image_id)
+    return pinned(image, digest) if image else ""
+
+
+def _program_files(spec: JobSpec) -> ProgramFiles:
+    files = spec.files
+    return ProgramFiles(
+        packages=tuple(Package(mount.digest, mount.target) for mount in files.packages),
+        caches=files.caches,
+        cache_bytes=files.cache_bytes,
         outputs=_output_rules(spec),
+    )
+
+
+def _checkpoint_policy(spec: JobSpec, terms: CheckpointTerms | None) -> CheckpointPolicy:
+    saves = spec.checkpoint
+    return CheckpointPolicy(
+        engine=saves.engine,
+        every_steps=saves.every_steps,
+        every_s=saves.every_s,
+        keep=saves.keep,
+        keep_every_steps=saves.keep_every_steps,
+        directory=saves.directory,
+        include=saves.include,
+        exclude=saves.exclude,
         **({} if terms is None else {"auto": True, **asdict(terms)}),
     )
 
 
 def _output_rules(spec: JobSpec) -> OutputRules | None:
     """Return which files the agent uploads at the end; None for none."""
-    if spec.bake or spec.outputs == ():
+    if spec.program.bake or spec.files.outputs == ():
         return None
-    return OutputRules(spec.outputs or ())
+    return OutputRules(spec.files.outputs or ())

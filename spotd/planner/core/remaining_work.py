@@ -36,7 +36,7 @@ def step_s(view: View) -> float:
     newest = trained[-GENERATIONS:]
     steps = sum(one.last_step - one.first_step for one in newest)
     time_us = sum(one.last_at_us - one.first_at_us for one in newest)
-    return time_us / steps / S if steps and time_us else view.job.spec.wishes.step_s
+    return time_us / steps / S if steps and time_us else view.job.spec.preferences.step_s
 
 
 def left_s(view: View, speed: float = 1.0) -> float | None:
@@ -45,7 +45,7 @@ def left_s(view: View, speed: float = 1.0) -> float | None:
     Saved work does not count. `speed` is that of the machines on which steps were measured. At
     least one step, because a finished job ends by itself.
     """
-    preferences, head = view.job.spec.wishes, view.job.head
+    preferences, head = view.job.spec.preferences, view.job.head
     step, each_s = head.step if head else 0, step_s(view) * speed
     if preferences.work_steps:
         return max(preferences.work_steps - step, 1) * each_s if each_s else None

@@ -93,7 +93,7 @@ def egress_microusd_per_h(offer: Offer, spec: JobSpec, market: Market) -> int | 
     if may_have_shards(spec, market.shards) and not offer.local and place.cloud != HERE:
         if place.cloud not in market.leaving or not saves.size_bytes:
             return None
-        lives_h = mtbf_s(offer, (), spec.num_nodes) / 3600
+        lives_h = mtbf_s(offer, (), spec.resources.num_nodes) / 3600
         back = saves.size_bytes / 1e9 * market.leaving[place.cloud] / lives_h
     if not gb:
         return round(back)
@@ -203,9 +203,9 @@ def _pause_s(offer: Offer, spec: JobSpec, save_microusd: float) -> float:
     """Return the time between two saves in seconds; 0 if unknown, as by steps alone."""
     if not spec.checkpoint.auto:
         return spec.checkpoint.every_s
-    second_microusd = offer.price_microusd_per_h * spec.num_nodes / 3600
+    second_microusd = offer.price_microusd_per_h * spec.resources.num_nodes / 3600
     costs_s = save_microusd / second_microusd if second_microusd else 0.0
-    young_s = math.sqrt(2 * (STALL_S + costs_s) * mtbf_s(offer, (), spec.num_nodes))
+    young_s = math.sqrt(2 * (STALL_S + costs_s) * mtbf_s(offer, (), spec.resources.num_nodes))
     return min(max(young_s, LEAST_S), MOST_S)
 
 

@@ -17,7 +17,7 @@ def out_of_place(spec: JobSpec, offer: Offer, market: Market) -> str:
     """Why the job may not run there; "" where it may. Where nothing is known it may not."""
     if afar := _unmounted(spec, offer, market):
         return afar
-    preferences = spec.wishes
+    preferences = spec.preferences
     if preferences.residency:
         country = market.countries.get(f"{offer.cloud}/{offer.region}")
         if not country:

@@ -88,7 +88,9 @@ def situate(
     gang = _running(running, work.restart_s, now_us) if running is not None else None
     elsewhere = found_elsewhere(market.past)
     situation = Situation(now_us / S, work, pools, gang, elsewhere=elsewhere)
-    return JobSituation(situation, sold.spot, sold.lasting, sold.hopeful, spec.num_nodes, cache)
+    return JobSituation(
+        situation, sold.spot, sold.lasting, sold.hopeful, spec.resources.num_nodes, cache
+    )
 
 
 @dataclass(frozen=True)
@@ -114,12 +116,12 @@ def _pools(
     """
     spec, size_b, lies = view.job.spec, _bytes(view), _lies(view, market)
     sold = _sold(view, rows, here)
-    fresh = bool(spec.deadline_us) and not keeps(spec.checkpoint)
+    fresh = bool(spec.limits.deadline_us) and not keeps(spec.checkpoint)
     if fresh and sold.lasting:
         # Each end of a machine would begin it anew: no date can be met like that.
         sold = replace(sold, spot={}, down={}, hopeful=False)
     common = isinstance(rows, SharedRanking) and rows.cache.get("sold") is sold
-    asks = ("pools", size_b, lies, spec.wishes.speeds)
+    asks = ("pools", size_b, lies, spec.preferences.speeds)
     if common and isinstance(rows, SharedRanking) and (cached := rows.cache.get(asks)) is not None:
         return cached  # type: ignore[return-value]
     known = records(market.past)
@@ -195,7 +197,7 @@ def _record(
 
 def speed_of(spec: JobSpec, offer: Offer | None) -> float:
     """Return the job's speed there relative to its first alternative; 1.0 if unknown."""
-    for speed in spec.wishes.speeds:
+    for speed in spec.preferences.speeds:
         same = offer is not None and speed.accelerator.lower() == offer.accelerator.lower()
         if same and offer is not None and speed.count <= offer.accelerator_count:
             return speed.times
@@ -228,11 +230,11 @@ def _work(
     trained_s = min(unsaved, pause, left)
     return RemainingWork(
         left_s=left - trained_s,
-        deadline_s=spec.deadline_us / S if spec.deadline_us else None,
+        deadline_s=spec.limits.deadline_us / S if spec.limits.deadline_us else None,
         restart_s=start_s(market.past, view.job.id),
         unsaved_s=unsaved,
         lost_s=pause if keeps(spec.checkpoint) else 0.0,
-        stop_s=spec.stop_grace_s,
+        stop_s=spec.timeouts.stop_grace_s,
         granted_s=market.timing.granted_s,
         look_s=LOOK_S,
         late_s=LATE_S,

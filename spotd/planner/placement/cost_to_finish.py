@@ -80,7 +80,7 @@ def worths(
     situated = situate(view, market, now_us, rows, None)
     if situated is None:
         return {}
-    fast = view.job.spec.wishes.objective is Objective.SPEED
+    fast = view.job.spec.preferences.objective is Objective.SPEED
     # The same work in the same places is worth the same to each job.
     asks = ("worths", situated.situation.work, fast, situated.num_nodes)
     if situated.cache is not None and (known := situated.cache.get(asks)) is not None:

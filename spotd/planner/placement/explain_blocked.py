@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from providers.base import CapacityType, Offer
 from providers.dollars import format_microusd
+from spotd.domain.fast_replace import changed
 from spotd.domain.job import JobSpec
 from spotd.domain.market import Market
 from spotd.planner.offers.cooldowns import NOT_LENT, OWN_IMAGE
@@ -72,9 +73,11 @@ def way_out(spec: JobSpec, market: Market, now_us: int, job_id: str) -> str:
 
     It relaxes the price cap, the capacity type, and for a gang the interconnect.
     """
-    wider = replace(
+    wider = changed(
         spec,
-        alternatives=tuple(replace(want, capacity_types=ANY) for want in spec.alternatives),
+        alternatives=tuple(
+            replace(want, capacity_types=ANY) for want in spec.resources.alternatives
+        ),
         max_hourly_microusd=0,
         fast_network=False,
     )
@@ -93,11 +96,11 @@ def way_out(spec: JobSpec, market: Market, now_us: int, job_id: str) -> str:
 
 def _changes(spec: JobSpec, offer: Offer) -> str:
     changes = []
-    if not any(offer.capacity_type in want.capacity_types for want in spec.alternatives):
+    if not any(offer.capacity_type in want.capacity_types for want in spec.resources.alternatives):
         what = "spot" if offer.capacity_type is CapacityType.SPOT else "on-demand"
-        key = "spotd.capacity" if spec.capacity_ordered else "drop use_spot"
+        key = "spotd.capacity" if spec.resources.capacity_ordered else "drop use_spot"
         changes.append(f"allow {what} ({key})")
-    if 0 < spec.max_hourly_microusd < offer.price_microusd_per_h:
+    if 0 < spec.limits.max_hourly_microusd < offer.price_microusd_per_h:
         changes.append("raise max_hourly_cost")
     if lacks_network(spec, offer):
         changes.append("do without an interconnect (spotd.slow_network)")

@@ -19,7 +19,7 @@ def without_flat(spec: JobSpec, rows: list[RankedOffer]) -> list[RankedOffer]:
     Only where on-demand of the same type in the same zone is among them and available. With a
     deadline the policy weighs both by itself.
     """
-    if spec.deadline_us and steered(spec):
+    if spec.limits.deadline_us and steered(spec):
         return rows
     if not isinstance(rows, SharedRanking):
         return _marked(rows)

@@ -72,8 +72,9 @@ def steered(spec: JobSpec) -> bool:
     It needs to know how much work there is. Otherwise it only ranks: an order in the job file comes
     before any estimate, and a gang that shrinks and grows has no single pace.
     """
-    named = spec.ordered or spec.capacity_ordered or shrinks(spec)
-    return spec.wishes.measurable and not named and spec.wishes.objective is Objective.COST
+    wants, preferences = spec.resources, spec.preferences
+    named = wants.ordered or wants.capacity_ordered or shrinks(spec)
+    return preferences.measurable and not named and preferences.objective is Objective.COST
 
 
 def rank(
@@ -94,8 +95,8 @@ def rank(
     in progress. `takers` are providers that preempted too often: their spot comes after all others.
     `asked` are offer keys that refused this attempt: others come before them, because a job without
     a machine loses more by waiting than by a price. `job_id` is the job's, once it has one. With
-    `spec.ordered` an earlier alternative beats a cheaper one, and so does an earlier capacity type
-    with `spec.capacity_ordered`. `worth` is by offer key what counts before the price
+    `ordered` an earlier alternative beats a cheaper one, and so does an earlier capacity type
+    with `capacity_ordered`. `worth` is by offer key what counts before the price
     (planner/placement/cost_to_finish.py), for all offers or none. Among equal prices the vendor's
     higher placement score comes first, then the lower share of preempted machines.
     """
@@ -190,17 +191,17 @@ def _board(spec: JobSpec, market: Market, now_us: int) -> _RankingTable:
 
 def _asks(spec: JobSpec) -> tuple[object, ...]:
     """Return the parts of a spec that decide where the job may run and its hourly cost there."""
-    preferences = spec.wishes
+    preferences = spec.preferences
     return (
-        spec.alternatives,
-        spec.ordered,
-        spec.capacity_ordered,
-        spec.num_nodes,
+        spec.resources.alternatives,
+        spec.resources.ordered,
+        spec.resources.capacity_ordered,
+        spec.resources.num_nodes,
         spec.checkpoint,
-        spec.max_hourly_microusd,
-        spec.boot_timeout_s,
-        spec.fast_network,
-        tuple((mount.url, mount.mode) for mount in spec.buckets),
+        spec.limits.max_hourly_microusd,
+        spec.timeouts.boot_timeout_s,
+        spec.resources.fast_network,
+        tuple((mount.url, mount.mode) for mount in spec.files.buckets),
         preferences.residency,
         preferences.not_operated_from,
         steered(spec),
@@ -261,11 +262,13 @@ def _fits(asked: _RequestKey) -> tuple[_OfferFit, ...]:
     spec, market = asked.spec, asked.market
     places: list[_OfferFit] = []
     for offer in market.offers:
-        choice = next((i for i, want in enumerate(spec.alternatives) if want.admits(offer)), None)
+        choice = next(
+            (i for i, want in enumerate(spec.resources.alternatives) if want.admits(offer)), None
+        )
         if choice is None:
             continue
         row = _ranked(offer, spec, market, 0, frozenset(), {})
-        preference = (choice if spec.ordered else 0, _capacity_rank(spec, offer, choice))
+        preference = (choice if spec.resources.ordered else 0, _capacity_rank(spec, offer, choice))
         risk = (-(offer.score or NEUTRAL), offer.evicted_pct or NEUTRAL_PCT)
         places.append(_OfferFit(row, preference, risk))
     return tuple(sorted(places, key=lambda place: place.order(place.row, NOTHING)[1:]))
@@ -287,7 +290,7 @@ def _ranked(
 ) -> RankedOffer:
     egress = egress_microusd_per_h(offer, spec, market)
     carried = (egress or 0) + (requests_microusd_per_h(offer, spec, market) or 0)
-    score = offer.price_microusd_per_h * spec.num_nodes + carried
+    score = offer.price_microusd_per_h * spec.resources.num_nodes + carried
     excluded, until_us, code = _excluded(offer, spec, market, now_us, barred, spoiled)
     if not excluded and carried and _above_cap(spec, offer, carried):
         text = f"with {format_microusd(carried)}/h of egress and requests above max_hourly_cost"
@@ -297,7 +300,7 @@ def _ranked(
 
 def could_run(spec: JobSpec, offer: Offer, market: Market, now_us: int) -> bool:
     """Return whether the job would accept the offer if nobody had been refused there."""
-    if not any(want.admits(offer) for want in spec.alternatives):
+    if not any(want.admits(offer) for want in spec.resources.alternatives):
         return False
     carried = egress_microusd_per_h(offer, spec, market) or 0
     carried += requests_microusd_per_h(offer, spec, market) or 0
@@ -307,15 +310,15 @@ def could_run(spec: JobSpec, offer: Offer, market: Market, now_us: int) -> bool:
 
 def _above_cap(spec: JobSpec, offer: Offer, carried_microusd_per_h: int) -> bool:
     """The cap is a machine's; each of a gang uploads its own share."""
-    each = offer.price_microusd_per_h + carried_microusd_per_h // spec.num_nodes
-    return 0 < spec.max_hourly_microusd < each
+    each = offer.price_microusd_per_h + carried_microusd_per_h // spec.resources.num_nodes
+    return 0 < spec.limits.max_hourly_microusd < each
 
 
 def _capacity_rank(spec: JobSpec, offer: Offer, choice: int) -> int:
     """Return the position of its capacity type in the job's preference."""
-    if not spec.capacity_ordered:
+    if not spec.resources.capacity_ordered:
         return 0
-    return spec.alternatives[choice].capacity_types.index(offer.capacity_type)
+    return spec.resources.alternatives[choice].capacity_types.index(offer.capacity_type)
 
 
 def lacks_network(spec: JobSpec, offer: Offer) -> bool:
@@ -323,7 +326,7 @@ def lacks_network(spec: JobSpec, offer: Offer) -> bool:
 
     Local machines are processes of one box and need no network.
     """
-    gang = spec.fast_network and spec.num_nodes > 1
+    gang = spec.resources.fast_network and spec.resources.num_nodes > 1
     return gang and not offer.interconnect and not offer.local
 
 
@@ -337,13 +340,14 @@ def _excluded(
         return f"{offer.provider} is out of use: {market.disabled[offer.provider]}", 0, DISABLED
     if offer.price_source == DOUBTED:
         return "its price is not to be believed", 0, DOUBTED
-    if spec.max_hourly_microusd and offer.price_microusd_per_h > spec.max_hourly_microusd:
+    cap_microusd = spec.limits.max_hourly_microusd
+    if cap_microusd and offer.price_microusd_per_h > cap_microusd:
         return (
             f"{format_microusd(offer.price_microusd_per_h)}/h is above max_hourly_cost",
             0,
             TOO_DEAR,
         )
-    if too_short(offer, spec.boot_timeout_s, now_us):
+    if too_short(offer, spec.timeouts.boot_timeout_s, now_us):
         left_s = max(0.0, (offer.ends_at_us - now_us) / 1e6)
         return f"its booked time ends in {left_s / 60:.0f} min", 0, ENDS
     if offer.key in barred:
@@ -353,7 +357,7 @@ def _excluded(
 
 def _cooling(offer: Offer, spec: JobSpec, now_us: int, spoiled: Spoiled) -> tuple[str, int, str]:
     cap_s = STEERED_CAP_S if steered(spec) else CAP_S
-    until_us, code = cooldown_until_us(offer, spoiled, spec.boot_timeout_s, cap_s)
+    until_us, code = cooldown_until_us(offer, spoiled, spec.timeouts.boot_timeout_s, cap_s)
     if until_us > now_us:
         wait_s = (until_us - now_us) / 1e6
         return f"cooling for {wait_s:.0f} s more after {code}", until_us, code

@@ -48,7 +48,9 @@ def in_turn(job: Job, market: Market, now_us: int, rows: list[RankedOffer]) -> l
     result = []
     for row in rows:
         ahead = []
-        if not row.excluded and _scarce(row.offer, spoiled, job.spec.boot_timeout_s, now_us):
+        if not row.excluded and _scarce(
+            row.offer, spoiled, job.spec.timeouts.boot_timeout_s, now_us
+        ):
             ahead = _ahead(row.offer, mine, market, now_us, spoiled)
             ahead = [one for one in ahead if _now(one, market, now_us)]
         if ahead:
@@ -98,8 +100,8 @@ def _mine(job: Job, market: Market) -> QueueEntry:
     new = QueueEntry(
         job.id,
         job.name,
-        job.spec.num_nodes,
-        priority=job.spec.priority,
+        job.spec.resources.num_nodes,
+        priority=job.spec.queue.priority,
         created_at_us=_LAST,
         used_microusd=(_LAST, _LAST),
     )

@@ -322,7 +322,7 @@ def give_way(d: PlanBuilder) -> None:
 
 
 def _whole(d: PlanBuilder, running: Sequence[Node]) -> bool:
-    size = size_of(running[0], d.job.spec) if running else d.job.spec.num_nodes
+    size = size_of(running[0], d.job.spec) if running else d.job.spec.resources.num_nodes
     whole = len(running) >= size and all(may_write(node) for node in running)
     return whole and len([node for node in d.nodes if node.active]) == len(running)
 
@@ -341,7 +341,7 @@ def _drain(d: PlanBuilder, running: Sequence[Node], turn: QueueEntry, step: int)
         d.drain(node, LeaveReason.CANCELLED, message)
     d.set_job(yields_since_us=0, yielded_at_us=d.now_us)
     text = (
-        f"{d.job.name} (priority {d.job.spec.priority}) gives {place(running[0])} to "
+        f"{d.job.name} (priority {d.job.spec.queue.priority}) gives {place(running[0])} to "
         f"{named(turn)}: step {step} is saved, and it goes on from its last save when there is room"
     )
     d.event(

@@ -246,7 +246,7 @@ def _asked_to_stop(d: PlanBuilder, node: Node) -> bool:
 
 def _finished(d: PlanBuilder, node: Node) -> None:
     """Exit 0 counts when HEAD is final; until HEAD was read after the exit, nothing is decided."""
-    if d.job.spec.bake:
+    if d.job.spec.program.bake:
         bake(d, node)
         return
     head = d.job.head
@@ -353,8 +353,8 @@ def _broken_by_a_machine(d: PlanBuilder, node: Node) -> bool:
     """
     spec = d.job.spec
     if (
-        spec.num_nodes == 1
-        or node.training.exit_code in spec.recover_on_exit_codes
+        spec.resources.num_nodes == 1
+        or node.training.exit_code in spec.restarts.recover_on_exit_codes
         or _blamed(d, node)
     ):
         return False
@@ -400,20 +400,22 @@ def charge(d: PlanBuilder, node: Node, text: str, *, at_once: bool = False) -> N
     if _blamed(d, node):
         _leave_failed(d, node, text)
         return
-    free = node.training.exit_code in spec.recover_on_exit_codes
+    free = node.training.exit_code in spec.restarts.recover_on_exit_codes
     failures = job.failures + (0 if free else 1)
     d.set_job(failures=failures)
     alone = any(mate.training.exit_code is None for mate in gang_of(d, node))
     if not free and not job.first_step_at_us and not alone:
         d.set_job(stop_text=f"{text} before its first step")
         what_next = ""
-    elif failures > spec.max_restarts_on_errors and not free:
-        d.set_job(stop_text=f"{text}; restarts on errors used up ({spec.max_restarts_on_errors})")
+    elif failures > spec.restarts.max_restarts_on_errors and not free:
+        d.set_job(
+            stop_text=f"{text}; restarts on errors used up ({spec.restarts.max_restarts_on_errors})"
+        )
         what_next = ""
     else:
         pause_s = backoff_s(failures if not free else 1)
         d.set_job(place_after_us=d.now_us + int(pause_s * S))
-        left = max(spec.max_restarts_on_errors - failures, 0)
+        left = max(spec.restarts.max_restarts_on_errors - failures, 0)
         count = "not counted (recover_on_exit_codes)" if free else f"then {left} more"
         what_next = f"; tried again in {pause_s:.0f} s, {count}"
     resumed = resumed_in_vain(d, node)
@@ -452,7 +454,7 @@ def _blamed(d: PlanBuilder, node: Node) -> bool:
 
 def _leave_failed(d: PlanBuilder, node: Node, text: str) -> None:
     """Give a failed node back, or keep it for its user for as long as the job asks."""
-    keep_s = d.job.spec.keep_on_failure_s
+    keep_s = d.job.spec.restarts.keep_on_failure_s
     ending = d.ended or d.job.stop_text
     if keep_s and ending and not node.departure.kept_until_us:
         d.set_node(node, kept_until_us=d.now_us + int(keep_s * S))

@@ -34,7 +34,7 @@ def cost_microusd(view: View, market: Market, kind: DrillKind, within_s: float, 
     came_s = within_s
     if market.hedging:
         came_s += max(within_s - market.timing.beside_s, 0.0)
-        came_s *= view.job.spec.candidates
+        came_s *= view.job.spec.resources.candidates
     return int((node.offer.price_microusd_per_h * within_s + row * came_s) / 3600)
 
 
@@ -43,7 +43,7 @@ def why_not(view: View, market: Market, kind: DrillKind, within_s: float, now_us
     job, spec, node = view.job, view.job.spec, target(view)
     if job.outcome is not None or job.desired is not Desired.RUN or job.stop_text:
         return "it is not to run: it has ended, or is paused or about to end"
-    if spec.num_nodes > 1:
+    if spec.resources.num_nodes > 1:
         return "it runs on several machines, and drills are for jobs of one as yet"
     if node is None or not node.training.first_step_at_us or node.training.exit_code is not None:
         return "it does not train now"
@@ -85,15 +85,15 @@ def _too_dear(view: View, market: Market, kind: DrillKind, within_s: float, now_
     """Return why it would cost too much of the job's money or time, or ""."""
     spec, node = view.job.spec, target(view)
     needed = cost_microusd(view, market, kind, within_s, now_us)
-    left = spec.max_cost_microusd - view.spent_microusd
-    if spec.max_cost_microusd and needed > left:
+    left = spec.limits.max_cost_microusd - view.spent_microusd
+    if spec.limits.max_cost_microusd and needed > left:
         return (
             f"it may cost {format_microusd(needed)}, and {format_microusd(left)} is left of its "
             "max_cost_usd"
         )
-    if not spec.deadline_us:
+    if not spec.limits.deadline_us:
         return ""
-    if now_us + int(2 * within_s * S) > spec.deadline_us:
+    if now_us + int(2 * within_s * S) > spec.limits.deadline_us:
         return "its deadline is too close"
     guarded = node is not None and node.offer.capacity_type is CapacityType.ON_DEMAND
     if guarded and CapacityType.SPOT in _wanted(view):
@@ -102,7 +102,7 @@ def _too_dear(view: View, market: Market, kind: DrillKind, within_s: float, now_
 
 
 def _wanted(view: View) -> set[CapacityType]:
-    return {kind for want in view.job.spec.alternatives for kind in want.capacity_types}
+    return {kind for want in view.job.spec.resources.alternatives for kind in want.capacity_types}
 
 
 def _next(view: View, market: Market, now_us: int) -> int | None:

@@ -58,22 +58,21 @@ def _nothing_kept(d: PlanBuilder) -> str:
 
 def obey_limits(d: PlanBuilder) -> None:
     """A job past its cost or duration saves and ends."""
-    job, spec = d.job, d.job.spec
+    job, limits = d.job, d.job.spec.limits
     if d.ended or job.stop_text:
         return
     begun_us = begins_us(d)
-    if spec.max_duration_s and begun_us is not None:
-        end_us = begun_us + int(spec.max_duration_s * S)
+    if limits.max_duration_s and begun_us is not None:
+        end_us = begun_us + int(limits.max_duration_s * S)
         if d.now_us >= end_us:
-            d.set_job(stop_text=f"max_duration of {spec.max_duration_s:.0f} s reached")
+            d.set_job(stop_text=f"max_duration of {limits.max_duration_s:.0f} s reached")
             return
         d.wake_at(end_us)
-    if spec.max_cost_microusd:
-        left = spec.max_cost_microusd - _spent_now(d)
+    if limits.max_cost_microusd:
+        left = limits.max_cost_microusd - _spent_now(d)
         if left <= 0:
-            d.set_job(
-                stop_text=f"max_cost_usd of {format_microusd(spec.max_cost_microusd)} reached"
-            )
+            reached = format_microusd(limits.max_cost_microusd)
+            d.set_job(stop_text=f"max_cost_usd of {reached} reached")
             return
         rate = _rate_now(d)
         if rate:
@@ -85,7 +84,7 @@ def stop_interrupted(d: PlanBuilder) -> None:
 
     It saves what its notice allows. What a lost machine did at its end is read first.
     """
-    most = d.job.spec.caps.max_interruptions
+    most = d.job.spec.limits.caps.max_interruptions
     if most == NO_LIMIT or d.ended or d.job.stop_text:
         return
     many = interruptions(d.view.attempts, d.current)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from providers.base import Offer
 from providers.dollars import format_usd
+from spotd.domain.fast_replace import changed
 from spotd.domain.node import Node
 from spotd.domain.units import S
 from spotd.planner.core.gangs import crew, newcomers, remaining, taken_on_us
@@ -22,7 +23,7 @@ NEVER = 1 << 62
 
 def ask_others(d: PlanBuilder) -> None:
     """Request each missing machine by itself while the gang trains or saves."""
-    left, whole = remaining(d.view, d.now_us), d.job.spec.num_nodes
+    left, whole = remaining(d.view, d.now_us), d.job.spec.resources.num_nodes
     missing = whole - len(left) - len(newcomers(d.view))
     if not left or missing <= 0:
         _tell(d, left)
@@ -62,9 +63,9 @@ def _from_us(d: PlanBuilder, left: list[Node]) -> int:
     if not began_us:
         return NEVER
     restart_us = began_us - taken_on_us(first)
-    pays_us = restart_us * len(left) // (spec.num_nodes - len(left))
-    end_us = (begins_us(d) or d.job.created_at_us) + int(spec.max_duration_s * S)
-    if spec.max_duration_s and d.now_us + restart_us + pays_us > end_us:
+    pays_us = restart_us * len(left) // (spec.resources.num_nodes - len(left))
+    end_us = (begins_us(d) or d.job.created_at_us) + int(spec.limits.max_duration_s * S)
+    if spec.limits.max_duration_s and d.now_us + restart_us + pays_us > end_us:
         return NEVER
     return began_us + pays_us - restart_us
 
@@ -73,7 +74,7 @@ def _ask(d: PlanBuilder, left: list[Node]) -> bool:
     """Request one machine; return False if none is available now."""
     market = market_of(d)
     near = tuple(offer for offer in market.offers if _alike(offer, left[0].offer, d))
-    spec = replace(d.job.spec, num_nodes=1, fast_network=False)
+    spec = changed(d.job.spec, num_nodes=1, fast_network=False)
     rows = rank(spec, replace(market, offers=near), d.now_us, taken(d), job_id=d.job.id)
     rows = in_turn(d.job, market, d.now_us, rows)
     best = next((row for row in rows if not row.excluded), None)
@@ -99,13 +100,13 @@ def _alike(offer: Offer, ours: Offer, d: PlanBuilder) -> bool:
     A machine that joins later is not in the placement group of the others.
     """
     same = (offer.provider, offer.region, offer.instance_type)
-    here = not d.job.spec.fast_network or offer.zone == ours.zone or not ours.interconnect
+    here = not d.job.spec.resources.fast_network or offer.zone == ours.zone or not ours.interconnect
     fits = same == (ours.provider, ours.region, ours.instance_type)
     return fits and here and offer.interconnect == ours.interconnect
 
 
 def _tell(d: PlanBuilder, left: list[Node], obstacle: str = "") -> None:
-    whole, coming = d.job.spec.num_nodes, len(newcomers(d.view))
+    whole, coming = d.job.spec.resources.num_nodes, len(newcomers(d.view))
     if left and len(left) < whole:
         coming_text = [f"{coming} on the way"] if coming else []
         d.add_reason(

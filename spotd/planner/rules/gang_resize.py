@@ -50,7 +50,7 @@ def take_in(d: PlanBuilder) -> None:
     text = f"{_count(ready)} joins it"
     for node in left:
         d.drain(node, LeaveReason.MOVED, text)
-    whole = d.job.spec.num_nodes
+    whole = d.job.spec.resources.num_nodes
     d.event("joining", f"{_count(ready)} is ready: the gang saves, and goes on with {total}")
     d.add_reason(f"saving, to go on with {total} of {whole} machines")
 
@@ -69,7 +69,7 @@ def regroup(d: PlanBuilder) -> None:
         d.add_reason(f"{place(silent)} is silent: who goes on is decided when that is known")
         return
     members = [*left, *joining(d.view, d.now_us)]
-    if len(members) >= d.job.spec.num_nodes or not _waits(d, left):
+    if len(members) >= d.job.spec.resources.num_nodes or not _waits(d, left):
         _go_on(d, members)
 
 
@@ -85,7 +85,7 @@ def _stands(d: PlanBuilder, node: Node) -> bool:
 
 def _waits(d: PlanBuilder, left: list[Node]) -> bool:
     """Return whether the remaining ranks still wait for missing ones (`wait-then-shrink`)."""
-    elastic = d.job.spec.elastic
+    elastic = d.job.spec.resources.elastic
     if elastic.on_loss is not OnNodeLoss.WAIT_THEN_SHRINK:
         return False
     lost_us = [
@@ -95,7 +95,7 @@ def _waits(d: PlanBuilder, left: list[Node]) -> bool:
     end_us = since + int(elastic.shrink_after_s * S)
     if d.now_us >= end_us:
         return False
-    whole, waits_s = d.job.spec.num_nodes, (end_us - d.now_us) / S
+    whole, waits_s = d.job.spec.resources.num_nodes, (end_us - d.now_us) / S
     d.add_reason(
         f"{len(left)} of {whole} machines wait for the others, for {waits_s:.0f} s at most"
     )
@@ -104,7 +104,7 @@ def _waits(d: PlanBuilder, left: list[Node]) -> bool:
 
 
 def _go_on(d: PlanBuilder, members: list[Node]) -> None:
-    before, whole = crew(d.view), d.job.spec.num_nodes
+    before, whole = crew(d.view), d.job.spec.resources.num_nodes
     head_generation = d.job.head.generation if d.job.head else 0
     generation = max(d.job.generation, head_generation) + 1
     grown = len(members) > size_of(before[0], d.job.spec)
@@ -169,7 +169,7 @@ def send_home(d: PlanBuilder) -> None:
     """
     coming, left = newcomers(d.view), remaining(d.view, d.now_us)
     if left:
-        spare = len(left) + len(coming) - d.job.spec.num_nodes
+        spare = len(left) + len(coming) - d.job.spec.resources.num_nodes
         coming = (
             sorted(coming, key=lambda node: node.startup.ready_at_us or d.now_us)[-spare:]
             if spare > 0

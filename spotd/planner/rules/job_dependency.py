@@ -14,7 +14,7 @@ LOOK_US = 30 * S  # how often it is looked whether the one before is done
 def begins_us(d: PlanBuilder) -> int | None:
     """Since when it may have machines; None while it may not yet."""
     before, job = d.view.before, d.job
-    if not job.spec.after or job.generation:
+    if not job.spec.queue.after or job.generation:
         return max(job.created_at_us, before.finished_at_us if before else 0)
     if before is None or before.outcome is not Outcome.SUCCEEDED:
         return None
@@ -27,7 +27,7 @@ def follow(d: PlanBuilder) -> None:
     if d.ended or d.job.desired is Desired.CANCEL or begins_us(d) is not None:
         return  # its user cancels it, and gets that message rather than a failure
     if before is None:
-        text = f"the job that it comes after ({d.job.spec.after}) is not on record any more"
+        text = f"the job that it comes after ({d.job.spec.queue.after}) is not on record any more"
     elif before.outcome is None:
         d.add_reason(f"waits until {before.name} has succeeded")
         d.wake_at(d.now_us + LOOK_US)

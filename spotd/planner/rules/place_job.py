@@ -67,7 +67,9 @@ def choose(d: PlanBuilder) -> None:
     if not _wanted(d) or _manned(d) or not _attempt_open(d):
         return
     for gang in _candidates(d).values():
-        if len(gang) < d.job.spec.num_nodes or not all(node.startup.hello_at_us for node in gang):
+        if len(gang) < d.job.spec.resources.num_nodes or not all(
+            node.startup.hello_at_us for node in gang
+        ):
             continue
         for node in gang:
             d.set_node(node, chosen=True)
@@ -121,7 +123,7 @@ def _missing(d: PlanBuilder) -> int:
     """
     if not d.market.hedging or d.market.blocked:
         return 1 - _coming(d)
-    wanted = d.job.spec.candidates
+    wanted = d.job.spec.resources.candidates
     return wanted + min(_late(d), wanted) - _coming(d)
 
 
@@ -131,7 +133,7 @@ def _late(d: PlanBuilder) -> int:
     One that starts in time to be chosen needs none beside it.
     """
     late, timing = 0, d.market.timing
-    if d.job.spec.num_nodes > 1 or not _attempt_open(d):
+    if d.job.spec.resources.num_nodes > 1 or not _attempt_open(d):
         return 0  # no second gang beside one: the more machines, the more of them for nothing
     for first, *_ in _candidates(d).values():
         hearing_us = hearing_since_us(first, d.market) + int(timing.lost_after_s * S)
@@ -212,7 +214,7 @@ def _ask(d: PlanBuilder) -> bool:
         ranked = rank(spec, market, d.now_us, out, shy, d.job.id, asked, worth)
     ranked = in_turn(d.job, market, d.now_us, without_flat(spec, ranked))
     free = [row for row in ranked if not row.excluded]
-    beside = _coming(d) >= spec.candidates
+    beside = _coming(d) >= spec.resources.candidates
     if beside and (not free or patient(d.job, d.now_us, ranked)):
         d.add_reason("waiting for a machine to come up: there is no other place to ask beside it")
         return False
@@ -278,7 +280,7 @@ def _request(d: PlanBuilder, best: RankedOffer, best_of: str, *, explain: bool) 
         d.open_attempt(Attempt(d.job.id, generation, d.now_us, _cause(d)))
     d.set_job(offers_at_us=0)
     candidate = max((node.candidate for node in d.current), default=-1) + 1
-    for number in range(d.job.spec.num_nodes):
+    for number in range(d.job.spec.resources.num_nodes):
         d.add_node(new_node(d, best, candidate, number))
     price = best.offer.price_microusd_per_h / 1e6
     d.add_reason(f"asking for {best.offer.key} at {format_usd(price)}/h, {best_of}")
@@ -302,7 +304,7 @@ def _has_room(d: PlanBuilder, row: RankedOffer) -> bool:
     The best offer need not be the cheapest.
     """
     most = d.market.limits.max_microusd_per_h
-    adds = row.offer.price_microusd_per_h * d.job.spec.num_nodes
+    adds = row.offer.price_microusd_per_h * d.job.spec.resources.num_nodes
     return not most or d.market.microusd_per_h + adds <= most
 
 

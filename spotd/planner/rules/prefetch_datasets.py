@@ -47,7 +47,7 @@ def legs(
     micro-USD: their regions come first, because half a copy is worthless, and count. Copies beyond
     the cap are refused.
     """
-    wanted = spec.wishes.ahead
+    wanted = spec.preferences.ahead
     sets = _sets(spec, market)
     copies: dict[str, PlannedCopy] = {}
     begun = {place_among(url, market.places)[:2] for url in paid}
@@ -89,7 +89,7 @@ def within(
 
 def left_of(view: View) -> int | None:
     """Micro-USD that the job may spend yet; None without max_cost_usd."""
-    most = view.job.spec.max_cost_microusd
+    most = view.job.spec.limits.max_cost_microusd
     return most - view.spent_microusd if most else None
 
 
@@ -127,7 +127,7 @@ _region = region_of
 def _sets(spec: JobSpec, market: Market) -> dict[str, DataSet]:
     names = [
         bucket.url.removeprefix(_SCHEME)
-        for bucket in spec.buckets
+        for bucket in spec.files.buckets
         if bucket.url.startswith(_SCHEME)
     ]
     return {name: market.datasets[name] for name in names if name in market.datasets}

@@ -24,9 +24,9 @@ from spotd.planner.placement.scarce_offers import in_turn
 def move_outbid(d: PlanBuilder) -> None:
     """Drain a machine that costs more than the job allows, if a cheaper place is available."""
     spec = d.job.spec
-    if d.ended or not spec.max_hourly_microusd or spec.checkpoint.engine == "none":
+    if d.ended or not spec.limits.max_hourly_microusd or spec.checkpoint.engine == "none":
         return
-    dear = [node for node in d.nodes if _dear(node, spec.max_hourly_microusd)]
+    dear = [node for node in d.nodes if _dear(node, spec.limits.max_hourly_microusd)]
     if dear:
         unsure = {o.key for o in d.market.offers if o.price_source in (ASSUMED, DOUBTED)}
         dear = [node for node in dear if node.offer.key not in unsure]
@@ -44,7 +44,9 @@ def move_outbid(d: PlanBuilder) -> None:
         )
         return
     there = free[0].price_microusd_per_h
-    pays_us = node.training.first_step_at_us + _pays_after_us(node, there, spec.stop_grace_s)
+    pays_us = node.training.first_step_at_us + _pays_after_us(
+        node, there, spec.timeouts.stop_grace_s
+    )
     if d.now_us < pays_us:
         d.add_reason(f"{place(node)} costs {format_usd(usd)}/h by now: it moves when that has paid")
         d.wake_at(pays_us)

@@ -69,7 +69,8 @@ def _drain_end(d: PlanBuilder, node: Node) -> tuple[int, str]:
     0 while it trains until its replacement is ready. A notice without a deadline leaves it the
     job's grace.
     """
-    grace_us, margin_us = int(d.job.spec.stop_grace_s * S), int(d.market.timing.drain_margin_s * S)
+    grace_us = int(d.job.spec.timeouts.stop_grace_s * S)
+    margin_us = int(d.market.timing.drain_margin_s * S)
     saved_us = node.departure.drained_at_us + grace_us
     noticed = [n.deadline_us or saved_us for n in node.notices if n.takes_machine]
     if node.departure.leave_reason not in TRAINS_ON:
@@ -211,7 +212,7 @@ def give_up_boot(d: PlanBuilder) -> None:
             or node.departure.kept_until_us
         ):
             continue
-        if d.job.spec.bake and setup_done(node):
+        if d.job.spec.program.bake and setup_done(node):
             continue  # see baking.py
         if node.agent.heard_at_us and suspect(node, d.market, d.now_us):
             continue  # what it has done since is not known: see give_up_lost
@@ -236,14 +237,15 @@ def _boot_end(d: PlanBuilder, node: Node) -> tuple[int, str]:
     machine whose time ran out while no daemon was there, or could reach it, to start its agent. In
     a restored database, a machine that trains may be on record as coming.
     """
-    spec = d.job.spec
+    timeouts = d.job.spec.timeouts
     if not node.startup.hello_at_us:
-        limit_s = min(spec.boot_timeout_s, MOVE_S) if node.moved_at_us else spec.boot_timeout_s
+        boot_s = timeouts.boot_timeout_s
+        limit_s = min(boot_s, MOVE_S) if node.moved_at_us else boot_s
         end_us = taken_on_us(node) + int(limit_s * S)
         text = f"not up within {limit_s:.0f} s"
     elif node.startup.started_at_us and not node.startup.ready_at_us:
-        end_us = node.startup.started_at_us + int(spec.setup_timeout_s * S)
-        text = f"setup not done within {spec.setup_timeout_s:.0f} s"
+        end_us = node.startup.started_at_us + int(timeouts.setup_timeout_s * S)
+        text = f"setup not done within {timeouts.setup_timeout_s:.0f} s"
     elif node.chosen and not node.startup.started_at_us:
         # It is chosen as soon as every rank of its gang has sent a hello; and while this daemon
         # was away, nothing could start it.
@@ -282,7 +284,7 @@ def may_save(d: PlanBuilder, node: Node) -> bool:
 
 
 def release_end_us(d: PlanBuilder, node: Node) -> int:
-    margin_s = d.job.spec.stop_grace_s + d.market.timing.drain_margin_s
+    margin_s = d.job.spec.timeouts.stop_grace_s + d.market.timing.drain_margin_s
     return node.agent.told_release_at_us + int(margin_s * S)
 
 
@@ -291,7 +293,7 @@ def keep_gang(d: PlanBuilder) -> None:
 
     Unless it is to continue without that one.
     """
-    if d.job.spec.num_nodes == 1:
+    if d.job.spec.resources.num_nodes == 1:
         return
     stay = {node.id for node in remaining(d.view, d.now_us)}
     gangs = {(node.generation, node.candidate) for node in d.nodes}

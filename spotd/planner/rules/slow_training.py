@@ -24,7 +24,7 @@ MOVE_EVERY_S = 7200.0
 
 def move_when_slow(d: PlanBuilder) -> None:
     """Drain the gang after a second slow round; its work is saved, and it trains until replaced."""
-    spec, told_us = d.job.spec.health, d.job.save_wanted_at_us
+    spec, told_us = d.job.spec.monitoring.health, d.job.save_wanted_at_us
     running = [node for node in d.nodes if node.state is NodeState.RUNNING]
     round_us = int(spec.checks * spec.check_every_s * S)
     if d.ended or not running or not all(may_write(node) for node in running):
@@ -47,7 +47,7 @@ def move_when_slow(d: PlanBuilder) -> None:
 
 def why_slow(d: PlanBuilder, running: Sequence[Node]) -> str:
     """Return why training is slow now, or "" if it is not known to be."""
-    spec, samples = d.job.spec.health, d.view.throughput
+    spec, samples = d.job.spec.monitoring.health, d.view.throughput
     if slow(samples, spec, d.now_us):
         return f"below {spec.ratio:.0%} of the job's own throughput"
     round_us = int(spec.checks * spec.check_every_s * S)
@@ -98,7 +98,7 @@ def save_when_slow(d: PlanBuilder) -> None:
 
     Otherwise a slow hour would cause a save every minute.
     """
-    spec = d.job.spec.health
+    spec = d.job.spec.monitoring.health
     running = [node for node in d.nodes if node.state is NodeState.RUNNING]
     if d.ended or not running or d.job.stop_text:
         return

@@ -84,7 +84,7 @@ def intend(
             ask = situated.lasting.get(choice.pool)
         case Action.WAIT | Action.STAY:
             ask = None
-    if choice.action is Action.WAIT and not (d.job.spec.deadline_us and situated.hopeful):
+    if choice.action is Action.WAIT and not (d.job.spec.limits.deadline_us and situated.hopeful):
         # There is no date to save money for, or nothing to wait for: what is permitted and to be
         # had is better than nothing.
         ask = min(situated.lasting.values(), key=_score, default=None)
@@ -205,7 +205,9 @@ def _stay(d: PlanBuilder, running: Node, intent: PolicyIntent) -> None:
 def _wake(d: PlanBuilder, running: Node, intent: PolicyIntent) -> None:
     """Set when to check again: after a while, or when the deadline may require a change."""
     if running.offer.capacity_type is not CapacityType.SPOT:
-        if any(CapacityType.SPOT in want.capacity_types for want in d.job.spec.alternatives):
+        if any(
+            CapacityType.SPOT in want.capacity_types for want in d.job.spec.resources.alternatives
+        ):
             d.wake_at(d.now_us + int(AGAIN_S * S))
         return
     spare = spare_looks(intent.situated.situation)

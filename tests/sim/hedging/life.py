@@ -140,7 +140,7 @@ def _told(
     unchosen = [one for one in rented if one not in losers and not _chosen(by_token, one)]
     done = job.outcome is Outcome.SUCCEEDED
     end_us = (job.finished_at_us if done else 0) or world.kernel.now_us
-    deadline_us = job.spec.deadline_us
+    deadline_us = job.spec.limits.deadline_us
     return Life(
         case=world.case.name,
         arm=world.arm.name,

@@ -35,7 +35,7 @@ from spotd.domain.health import HealthSpec
 from spotd.domain.job import CheckpointSpec
 from spotd.domain.market import Timing
 from spotd.domain.node import Node
-from spotd.domain.preferences import NO_WISHES, Preferences
+from spotd.domain.preferences import NO_PREFERENCES, Preferences
 from spotd.domain.states import NodeState
 from spotd.wire import StartDocument
 from tests.sim import daemon as simulated
@@ -242,7 +242,9 @@ class PacedWorld(SimWorld):
             checkpoint=CheckpointSpec(store=BUCKET, engine="spotd", every_s=SAVE_EVERY_S),
             progress_every_s=SAVE_EVERY_S,
             health=HealthSpec(check_every_s=30 * 86_400.0),
-            wishes=Preferences(work_steps=steps, step_s=STEP_S) if deadline else NO_WISHES,
+            preferences=Preferences(work_steps=steps, step_s=STEP_S)
+            if deadline
+            else NO_PREFERENCES,
             deadline_us=BEGIN_US + case.deadline_s * S if deadline else 0,
         )
 

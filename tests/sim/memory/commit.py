@@ -8,7 +8,6 @@ from providers.base import Offer
 from spotd.domain.fast_replace import changed
 from spotd.domain.job import Attempt
 from spotd.domain.node import Node
-from spotd.domain.parts import build, values_of
 from spotd.domain.plan import JOB_DECISIONS, NODE_DECISIONS, Plan
 from spotd.domain.states import NodeState
 from spotd.domain.view import View
@@ -19,6 +18,7 @@ from spotd.store.commit_effects import Change
 from spotd.store.engine import BrokenRuleError
 from spotd.store.limits import LimitRoom
 from spotd.store.rows import MACHINE, NODE_BIRTH
+from spotd.wire.parts import build, values_of
 from tests.sim.memory import ledger, market
 from tests.sim.memory.line import held_use
 from tests.sim.memory.transaction import Transaction

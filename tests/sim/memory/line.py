@@ -88,7 +88,7 @@ def used(tables: Tables, now_us: int) -> Used:
         ]
         stretches = (
             PricedTime(
-                project=tables.jobs[row.job_id].spec.project,
+                project=tables.jobs[row.job_id].spec.queue.project,
                 user=tables.submissions[row.job_id].user,
                 rate_microusd_per_h=row.rate_microusd_per_h,
                 start_us=row.start_us,

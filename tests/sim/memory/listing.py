@@ -69,7 +69,7 @@ def _listed(tx: Transaction, node: Node, instance: Instance, said: Listing) -> N
 
 def _failed(tx: Transaction, node: Node, instance: Instance, said: Listing) -> None:
     """The cloud accepted the create and could not fulfil it: a refusal that came late."""
-    image = tx.tables.jobs[node.job_id].spec.image_id
+    image = tx.tables.jobs[node.job_id].spec.resources.image_id
     code = instances.failure_code(instance, image)
     tx.change_node(node, **instances.failed(NodeColumns(node), instance, said, code))
     if not node.machine.gone_at_us:

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from spotd.domain.node import Node
-from spotd.domain.parts import value_of
+from spotd.wire.parts import value_of
 from spotd.wire.printed_steps import printed_steps_data
 
 

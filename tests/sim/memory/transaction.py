@@ -158,7 +158,9 @@ class Transaction:
 
     def _send(self, alerts: list[tuple[str, Event, int]]) -> None:
         tables = self.tables
-        routes = {job_id: tables.jobs[job_id].spec.alerts for job_id, _, _ in alerts if job_id}
+        routes = {
+            job_id: tables.jobs[job_id].spec.monitoring.alerts for job_id, _, _ in alerts if job_id
+        }
         fresh, repeats = coalesced(alerts, routes, self._waiting(alerts, routes))
         for number, count in repeats.items():
             known = tables.outbox[number]

@@ -27,7 +27,7 @@ from tests.sim.memory.tables import Tables
 def load_views(tables: Tables, job_ids: Sequence[str], now_us: int) -> dict[str, View]:
     """See Store.load_views."""
     jobs = [tables.jobs[job_id] for job_id in dict.fromkeys(job_ids) if job_id in tables.jobs]
-    start_us = since_us((job.spec.health for job in jobs), now_us)
+    start_us = since_us((job.spec.monitoring.health for job in jobs), now_us)
     return {
         job.id: View(
             job=job,
@@ -38,9 +38,9 @@ def load_views(tables: Tables, job_ids: Sequence[str], now_us: int) -> dict[str,
             loaded_at_us=now_us,
             verdicts=_verdicts(tables, job.id),
             typical_tokens_per_s=_typical(tables, job.id, now_us),
-            saved=_saved(tables, job.id) if job.spec.wishes.measurable else (),
+            saved=_saved(tables, job.id) if job.spec.preferences.measurable else (),
             setbacks=_setbacks(tables, job.id) if job.failures else Setbacks(),
-            before=_before(tables, job.spec.after),
+            before=_before(tables, job.spec.queue.after),
             hand_over=_hand_over(tables, job),
         )
         for job in jobs
@@ -53,7 +53,7 @@ def _hand_over(tables: Tables, job: Job) -> HandOver | None:
         return None
     nodes = [tables.nodes[node_id] for node_id in tables.nodes_of.get(job.id, ())]
     old = trained_attempts(
-        [node for node in nodes if node.generation < new.generation], job.spec.num_nodes
+        [node for node in nodes if node.generation < new.generation], job.spec.resources.num_nodes
     )
     if not old:
         return None
@@ -119,7 +119,7 @@ def recent_throughput(
 ) -> dict[str, tuple[HealthSpec, tuple[Throughput, ...]]]:
     """See Store.progress.recent_throughput."""
     specs = {
-        job_id: tables.jobs[job_id].spec.health
+        job_id: tables.jobs[job_id].spec.monitoring.health
         for job_id in sorted(tables.unfinished.values())
         if any(node.state is NodeState.RUNNING for node in shown_nodes(tables, job_id))
     }

@@ -50,7 +50,7 @@ class CloudOracle(Oracle):
             self.fail("X1", f"{rented.id} was created without an intent on record")
 
     def _judge_price(self, rented: Rented, node: Node) -> None:
-        cap = self.world.spec(node.job_id).max_hourly_microusd
+        cap = self.world.spec(node.job_id).limits.max_hourly_microusd
         spot = rented.request.capacity_type is CapacityType.SPOT
         if cap and spot and rented.prices[0][1] > cap:
             self.fail("B2", f"{rented.id} costs more than its job allows")
@@ -88,7 +88,7 @@ class CloudOracle(Oracle):
         key = (node.job_id, node.generation)
         mates = [n for n in nodes if n.chosen and (n.job_id, n.generation) == key]
         machines = [self.world.machines.get(n.instance_id) for n in mates]
-        whole = len(mates) >= (node.gang_size or self.world.spec(node.job_id).num_nodes)
+        whole = len(mates) >= (node.gang_size or self.world.spec(node.job_id).resources.num_nodes)
         return whole and all(machine is not None and machine.stays for machine in machines)
 
     def _note_mute(self) -> None:
@@ -118,7 +118,7 @@ class CloudOracle(Oracle):
 
     def _mates(self, rented: Rented) -> list[SimMachine]:
         """The machine, and those that a gang's job has or had beside it."""
-        if self.world.spec(rented.job_id).num_nodes == 1:
+        if self.world.spec(rented.job_id).resources.num_nodes == 1:
             return [self.world.machines[rented.id]]
         found = [one for cloud in self.world.clouds.values() for one in cloud.rented.values()]
         return [self.world.machines[one.id] for one in found if one.job_id == rented.job_id]

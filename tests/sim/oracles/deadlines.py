@@ -23,7 +23,7 @@ class DeadlineOracle(Oracle):
         if not self._promised:
             return
         for job in self.world.store.jobs.rows():
-            deadline_us, mine = job.spec.deadline_us, job.spec.wishes.measurable
+            deadline_us, mine = job.spec.limits.deadline_us, job.spec.preferences.measurable
             if not (deadline_us and mine) or job.outcome is Outcome.CANCELLED:
                 continue
             late_s = ((job.finished_at_us or self.world.kernel.now_us) - deadline_us) / S

@@ -47,8 +47,8 @@ class FillingOracle(Oracle):
         if not (machine.stays and self.everybody_up(world.rented(node.instance_id))):
             return False
         spec = world.spec(node.job_id)
-        dear = spec.max_cost_microusd or node.job_id in world.poisoned
-        cap = spec.max_hourly_microusd or 1 << 62
+        dear = spec.limits.max_cost_microusd or node.job_id in world.poisoned
+        cap = spec.limits.max_hourly_microusd or 1 << 62
         places = sum(
             zone.on_sale and zone.room > 0 and zone.spot_microusd_per_h <= cap
             for cloud in world.clouds.values()

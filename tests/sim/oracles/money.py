@@ -46,7 +46,7 @@ class MoneyOracle(Oracle):
         for cloud in self.world.clouds.values():
             for rented in cloud.alive():
                 self._count_untold(rented, cloud.unquoted, passed_s)
-                limit = self.world.spec(rented.job_id).max_cost_microusd
+                limit = self.world.spec(rented.job_id).limits.max_cost_microusd
                 now_us = self.world.kernel.now_us
                 if limit and self.known_microusd(rented.job_id, now_us) > limit:
                     self._count(rented, passed_s)
@@ -83,7 +83,7 @@ class MoneyOracle(Oracle):
 
     def _created(self, rented: Rented) -> None:
         node = self.world.node_of(rented.token)
-        limit = self.world.spec(rented.job_id).max_cost_microusd
+        limit = self.world.spec(rented.job_id).limits.max_cost_microusd
         if node is None or not limit:
             return
         if self.known_microusd(rented.job_id, node.requested_at_us) >= limit * (1 + LATE_SHARE):
@@ -91,4 +91,4 @@ class MoneyOracle(Oracle):
 
 
 def _covers(budget: Budget, spec: JobSpec) -> bool:
-    return budget.covers("alice", spec.project)  # who submits everything
+    return budget.covers("alice", spec.queue.project)  # who submits everything

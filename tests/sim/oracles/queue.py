@@ -37,29 +37,38 @@ class QueueOracle(Oracle):
         """After it took its room: is there still as much as those ahead of it wait for?"""
         jobs = {one.id: one for one in self.world.store.jobs.rows(finished=False)}
         nodes = self.world.store.nodes.active()
-        limits, project = self.world.limits, job.spec.project
+        limits, project = self.world.limits, job.spec.queue.project
         used = dict.fromkeys(limits.projects, 0)
         for node in nodes:
             spec = self.world.spec(node.job_id)
-            if spec.project in used:
-                used[spec.project] += 1
+            if spec.queue.project in used:
+                used[spec.queue.project] += 1
         if project in used and used[project] > limits.projects[project]:
             most = limits.projects[project]
             self.fail("B1", f"{project} has {used[project]} machines, and its max_nodes is {most}")
         for other in jobs.values():
             spec = other.spec
             asked = 0 < now_us - other.room_asked_us < KEPT_US / 2 and other.room_asked_us
-            if not asked or spec.priority <= job.spec.priority or other.desired is not Desired.RUN:
+            if (
+                not asked
+                or spec.queue.priority <= job.spec.queue.priority
+                or other.desired is not Desired.RUN
+            ):
                 continue
             room = limits.max_nodes - len(nodes)
-            of_project = limits.projects.get(spec.project, spec.num_nodes) - used.get(
-                spec.project, 0
-            )
+            of_project = limits.projects.get(
+                spec.queue.project, spec.resources.num_nodes
+            ) - used.get(spec.queue.project, 0)
             # It would have had room, had this one not taken it.
-            mine = spec.project == project and spec.project in used
-            if room < spec.num_nodes <= room + 1 and of_project + mine >= spec.num_nodes:
-                text = f"{job.id} ({job.spec.priority}) takes the room that {other.id} waits for"
-                self.fail("B1", f"{text} with priority {spec.priority}")
+            mine = spec.queue.project == project and spec.queue.project in used
+            if (
+                room < spec.resources.num_nodes <= room + 1
+                and of_project + mine >= spec.resources.num_nodes
+            ):
+                text = (
+                    f"{job.id} ({job.spec.queue.priority}) takes the room that {other.id} waits for"
+                )
+                self.fail("B1", f"{text} with priority {spec.queue.priority}")
 
     def _judge_given(self, job: Job) -> None:
         self.yields += 1
@@ -75,7 +84,7 @@ class QueueOracle(Oracle):
         waits = [
             one
             for one in self.world.store.jobs.rows(finished=False)
-            if one.room_asked_us and one.spec.priority > job.spec.priority
+            if one.room_asked_us and one.spec.queue.priority > job.spec.queue.priority
         ]
         if not waits:
             self.fail("D1", f"{job.id} gives its machines, and none of higher priority waits")

@@ -56,7 +56,7 @@ class RecordOracle(Oracle):
         self.queue.committed(view, plan, now_us)
         self.scarce.committed(view, plan, now_us)
         self.rest.committed(view, now_us)
-        cap = job.spec.max_hourly_microusd
+        cap = job.spec.limits.max_hourly_microusd
         for change in plan.changes:
             if isinstance(change, AddNode) and cap:
                 price = change.node.offer.price_microusd_per_h
@@ -105,7 +105,10 @@ class RecordOracle(Oracle):
         created.append(rented)
         spec = self.world.spec(job_id)
         taken = sum(map(self._taken, created))
-        if len(created) > CREATES_AN_HOUR + spec.candidates * spec.num_nodes * taken:
+        if (
+            len(created)
+            > CREATES_AN_HOUR + spec.resources.candidates * spec.resources.num_nodes * taken
+        ):
             text = f"was given {len(created)} machines in an hour, and {taken} were taken away"
             self.fail("P3", f"{job_id} {text}")
 
@@ -134,7 +137,7 @@ class RecordOracle(Oracle):
                 invariant = "P2" if self.world.poisoned else "P1"
                 self.fail(invariant, f"{job.name} is not finished: {self._why(job.id)}")
             if job.outcome is Outcome.SUCCEEDED:
-                judge = self._judge_image if job.spec.bake else self._judge_success
+                judge = self._judge_image if job.spec.program.bake else self._judge_success
                 judge(job.id)
             if job.outcome is Outcome.FAILED and not self._may_fail(job.id):
                 self.fail("P1", f"{job.name} failed: {job.outcome_text}")
@@ -151,10 +154,10 @@ class RecordOracle(Oracle):
     def _may_fail(self, job_id: str) -> bool:
         """Its own program crashed, or its money is spent: by the clouds' books, unless calls were
         lost or refused; what may be there counts in full until it is known."""
-        if self.world.spec(job_id).bake and self.world.crashes:
+        if self.world.spec(job_id).program.bake and self.world.crashes:
             return True  # then nobody may know whether a disk was cleaned
         fired = self.world.faults.fired
-        limit = self.world.spec(job_id).max_cost_microusd
+        limit = self.world.spec(job_id).limits.max_cost_microusd
         spent = self._money.spent_microusd(job_id, self.world.kernel.now_us)
         unknown = fired["credentials"]
         unknown += sum(count for name, count in fired.items() if name.startswith("cloud_"))

@@ -26,7 +26,7 @@ class RestOracle(Oracle):
         What a limit refused is asked for again."""
         self._decided += 1
         world, task = self.world, self.world.kernel.current
-        limited = world.limits != Limits() or view.job.spec.max_cost_microusd
+        limited = world.limits != Limits() or view.job.spec.limits.max_cost_microusd
         if self._decided % EVERY or limited or task is None:
             return
         for daemon in world.daemons:

@@ -44,11 +44,11 @@ class ScarceOracle(Oracle):
             self._stood[node.token] = [
                 job.id
                 for job in standing
-                if job.spec.priority > view.job.spec.priority
+                if job.spec.queue.priority > view.job.spec.queue.priority
                 and all(_asks(other, node, now_us) for other in have.get(job.id, ()))
-                and job.spec.num_nodes <= view.job.spec.num_nodes
-                and any(want.admits(node.offer) for want in job.spec.alternatives)
-                and not 0 < job.spec.max_hourly_microusd < node.offer.price_microusd_per_h
+                and job.spec.resources.num_nodes <= view.job.spec.resources.num_nodes
+                and any(want.admits(node.offer) for want in job.spec.resources.alternatives)
+                and not 0 < job.spec.limits.max_hourly_microusd < node.offer.price_microusd_per_h
             ]
 
     def _stands(self, job: Job, now_us: int) -> bool:
@@ -78,7 +78,7 @@ class ScarceOracle(Oracle):
             served = any(node.instance_id for node in have.get(job_id, ()))
             if job is not None and not served and job.desired is Desired.RUN:
                 text = f"{rented.job_id} has the last machine of {zone.name}, and {job_id}"
-                self.fail("B3", f"{text} of priority {job.spec.priority} stood there before")
+                self.fail("B3", f"{text} of priority {job.spec.queue.priority} stood there before")
 
 
 def _asks(other: Node, node: Node, now_us: int) -> bool:

@@ -66,7 +66,7 @@ class WasteOracle(Oracle):
     def _comes(self, node: Node) -> bool:
         """It is on its way to a gang that trains meanwhile: until it is ready, for as long as one
         of any job may be on its way."""
-        shrinks = self.world.spec(node.job_id).elastic.on_loss is not OnNodeLoss.WAIT
+        shrinks = self.world.spec(node.job_id).resources.elastic.on_loss is not OnNodeLoss.WAIT
         return shrinks and not node.chosen and not node.startup.ready_at_us
 
     def _held(self, rented: Rented) -> bool:

@@ -299,7 +299,7 @@ class TracedWorld(SimWorld):
             checkpoint=CheckpointSpec(store=BUCKET, engine="spotd", every_s=float(case.gap_s)),
             progress_every_s=float(case.gap_s),
             health=HealthSpec(check_every_s=30 * 86_400.0),
-            wishes=Preferences(work_steps=steps, step_s=STEP_S),
+            preferences=Preferences(work_steps=steps, step_s=STEP_S),
             deadline_us=BEGIN_US + case.deadline_s * S,
         )
 

@@ -514,14 +514,14 @@ def test_a_data_set_is_mounted_by_its_name(lending: Lending) -> None:
     )
     job = lending.stage.store.jobs.find("j1")
     assert job is not None
-    wants = replace(job, spec=replace(job.spec, buckets=(Bucket("/d", "dataset://corpus"),)))
+    wants = replace(job, spec=changed(job.spec, buckets=(Bucket("/d", "dataset://corpus"),)))
     [found] = loans.buckets(wants, lending.node)
     assert (found.target, found.url, found.near) == ("/d", "s3://src/c", "s3://east/c")
     assert (found.microusd_per_gb, found.max_microusd) == (90_000, 5_000_000)
     assert found.options == {**OPTIONS, "of": "s3://src/c"}
     assert found.near_options == {"region": "r", "of": "s3://east/c"}, "no key of ours"
     cached = Bucket("/d", "dataset://corpus", mode=MountMode.MOUNT_CACHED, cache_bytes=9)
-    [again] = loans.buckets(replace(job, spec=replace(job.spec, buckets=(cached,))), lending.node)
+    [again] = loans.buckets(replace(job, spec=changed(job.spec, buckets=(cached,))), lending.node)
     assert again == replace(found, mode=MountMode.MOUNT_CACHED, cache_bytes=9)
     sets.clear()
     with pytest.raises(StoreUnavailableError, match=r"put \[datasets.corpus\] back"):

@@ -35,7 +35,6 @@ from spotd.domain.fast_replace import changed
 from spotd.domain.health import Setbacks
 from spotd.domain.job import CheckpointSpec, Desired, HeadSnapshot
 from spotd.domain.node import EffectKind, Node
-from spotd.domain.parts import field_names, value_of
 from spotd.domain.plan import Effect
 from spotd.domain.states import LeaveReason, NodeState, Outcome
 from spotd.domain.units import S
@@ -45,6 +44,7 @@ from spotd.security.secrets import JobKeys, MasterKeyError
 from spotd.store.audit import AuditRow
 from spotd.store.errors import StoreUnavailableError
 from spotd.wire import Command, Mount, Reply
+from spotd.wire.parts import field_names, value_of
 from tests.spotd.act.test_credential_leases import Listening
 from tests.spotd.fake_world import Stage, job_keys
 from tests.spotd.planner import build as decided
@@ -244,7 +244,7 @@ def test_a_gang_asks_for_what_its_offer_has(
     called: Called, ranks: int, sold: dict[str, Any], asked: tuple[str, str]
 ) -> None:
     effect = called.effect(K.LAUNCH)
-    job = replace(effect.job, spec=replace(effect.job.spec, num_nodes=ranks))
+    job = replace(effect.job, spec=changed(effect.job.spec, num_nodes=ranks))
     node = replace(effect.node, offer=replace(effect.node.offer, **sold))
     effect = replace(effect, job=job, node=node)
     request = launch_request(effect, job_keys(), "d0")
@@ -306,18 +306,30 @@ def test_start_ships_the_packages_and_then_everything_the_program_needs(stage: S
     assert given_s == [14.0, 9.0, 4.0], "one deadline for all, and a second to record the outcome"
     assert isinstance(command, Command)
     document = wire.parse_start(json.loads(json.dumps(command.data)))
-    assert (document.claim, document.claim_deadline_s) == ("after_release", 9.0)
-    assert (document.suspect, document.keep_every_steps) == ("m-7", 500)
-    assert document.head_generation == 4
-    assert (document.envs, document.setup) == ({"LR": "1"}, "pip install x")
-    assert (document.secrets, document.store_options) == ({"HF_TOKEN": "hf_1"}, {"region": "r"})
-    assert [package.target for package in document.packages] == ["", "~/data"]
-    saves = (document.engine, document.every_steps, document.every_s, document.keep)
+    assert (document.head.claim, document.head.claim_deadline_s) == ("after_release", 9.0)
+    assert (document.head.suspect, document.checkpoint.keep_every_steps) == ("m-7", 500)
+    assert document.head.head_generation == 4
+    assert (document.program.envs, document.program.setup) == ({"LR": "1"}, "pip install x")
+    assert (document.program.secrets, document.storage.store_options) == (
+        {"HF_TOKEN": "hf_1"},
+        {"region": "r"},
+    )
+    assert [package.target for package in document.files.packages] == ["", "~/data"]
+    saves = (
+        document.checkpoint.engine,
+        document.checkpoint.every_steps,
+        document.checkpoint.every_s,
+        document.checkpoint.keep,
+    )
     assert saves == ("spotd", 7, 11.0, 13)
-    assert (document.stop_grace_s, document.progress_every_s) == (17.0, 19.0)
-    assert (document.job_name, document.run, document.num_nodes) == ("j1", "python x.py", 1)
-    assert (document.store_url, document.accelerators_per_node) == ("file:///own", 8)
-    assert document.node_ips == START["node_ips"]
+    assert (document.program.stop_grace_s, document.program.progress_every_s) == (17.0, 19.0)
+    assert (document.job_name, document.program.run, document.gang.num_nodes) == (
+        "j1",
+        "python x.py",
+        1,
+    )
+    assert (document.storage.store_url, document.gang.accelerators_per_node) == ("file:///own", 8)
+    assert document.gang.node_ips == START["node_ips"]
     assert (after.startup.started_claim, after.startup.started_at_us) == (
         "after_release",
         stage.clock.now_us(),

@@ -446,9 +446,9 @@ def test_run_packages_uploads_and_submits(
     assert "hf_very_secret" not in captured.err
     job = rig.store.jobs.find("gpt")
     assert job is not None
-    assert [mount.target for mount in job.spec.packages] == ["", "~"]
-    assert (job.spec.envs, job.spec.secrets) == ({"LR": "1"}, ("HF_TOKEN",))
-    assert all(rig.objects.get(f"packages/{m.digest}") for m in job.spec.packages)
+    assert [mount.target for mount in job.spec.files.packages] == ["", "~"]
+    assert (job.spec.program.envs, job.spec.program.secrets) == ({"LR": "1"}, ("HF_TOKEN",))
+    assert all(rig.objects.get(f"packages/{m.digest}") for m in job.spec.files.packages)
     # The same files are not sent again.
     assert spotctl(rig, *RUN, "-d", "--name", "again") == 0
     assert "uploading" not in capsys.readouterr().err

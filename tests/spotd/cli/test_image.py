@@ -43,14 +43,14 @@ def test_bake_is_a_job_that_only_runs_setup(rig: Rig, spotctl: Spotctl, file: Pa
     assert spotctl(rig, "image", "bake", str(file), "--name", "torch", "-d") == 0
     job = only_job(rig)
     spec = job.spec
-    assert (job.name, spec.bake, spec.setup, spec.run) == (
+    assert (job.name, spec.program.bake, spec.program.setup, spec.program.run) == (
         "bake-torch",
         "torch",
         "pip install torch",
         "",
     )
     assert spec.checkpoint.store == "", "a bake saves nothing"
-    (want,) = spec.alternatives
+    (want,) = spec.resources.alternatives
     assert (want.cloud, want.accelerator, want.accelerator_count) == ("aws", "H100", 8)
     assert want.capacity_types == (CapacityType.SPOT,), "as the file says"
     done = [row for row in rig.store.audit.rows(0) if row.outcome is AuditOutcome.DONE]
@@ -65,7 +65,7 @@ def test_bake_needs_neither_run_nor_a_checkpoint_store(
     rig.checkpoint_store = ""
     file.write_text("name: Torch\nresources:\n  instance_type: t3\nsetup: make\n")
     assert spotctl(rig, "image", "bake", str(file), "-d") == 0
-    assert only_job(rig).spec.bake == "torch"
+    assert only_job(rig).spec.program.bake == "torch"
 
 
 def test_bake_in_several_places_on_a_cheaper_machine(
@@ -85,7 +85,7 @@ def test_bake_in_several_places_on_a_cheaper_machine(
     assert spotctl(rig, "image", "bake", str(file), "-n", "torch", "-d", *line) == 0
     shown = json.loads(capsys.readouterr().out)
     assert [job["name"] for job in shown["items"]] == ["bake-torch-aws-us-west-2", "bake-torch-gcp"]
-    wants = [job.spec.alternatives for job in rig.store.jobs.rows()]
+    wants = [job.spec.resources.alternatives for job in rig.store.jobs.rows()]
     places = sorted((w.cloud, w.region, w.instance_type, w.accelerator) for (w,) in wants)
     assert places == [("aws", "us-west-2", "g5.xlarge", ""), ("gcp", "", "g5.xlarge", "")]
 
@@ -147,7 +147,7 @@ def test_job_with_a_baked_image_is_warned_where_it_is_missing(
     assert [line.endswith("baked image") for line in lines] == [True, False, True]
     assert "toy-gcp" in lines[1]
     assert spotctl(rig, "run", str(file), "-d") == 0
-    assert only_job(rig).spec.image_id == "baked:torch"
+    assert only_job(rig).spec.resources.image_id == "baked:torch"
 
 
 def test_invalid_image_name_is_refused(

@@ -23,8 +23,12 @@ def test_each_job_starts_after_the_one_before(
     assert [job["name"] for job in jobs] == ["search", "train", "validate"]
     assert captured.err.count("submitted") == 3
     stored = [rig.store.jobs.find(job["id"]) for job in jobs]
-    assert [job.spec.after for job in stored if job] == ["", jobs[0]["id"], jobs[1]["id"]]
-    kinds = [[c.value for c in job.spec.alternatives[0].capacity_types] for job in stored if job]
+    assert [job.spec.queue.after for job in stored if job] == ["", jobs[0]["id"], jobs[1]["id"]]
+    kinds = [
+        [c.value for c in job.spec.resources.alternatives[0].capacity_types]
+        for job in stored
+        if job
+    ]
     assert kinds == [["spot"], ["spot", "on_demand"], ["on_demand"]]
     assert rig.store.jobs.spec_yaml(jobs[1]["id"]).startswith("name: train\n")
 

@@ -64,7 +64,7 @@ def test_validation_result_is_the_quality_of_the_training_job(
     rig.submit("validate", text=JOB_FILE + f"  after: {trained}\n")
     job = rig.store.jobs.find("validate")
     assert job is not None
-    assert job.spec.after in (trained, "gpt")
+    assert job.spec.queue.after in (trained, "gpt")
     rows = _quality(spotctl, rig, capsys)
     assert rows["actual"] is None, "nothing is known yet"
     assert spotctl(rig, "results", "import", "validate", str(cases)) == 0

@@ -9,12 +9,12 @@ import pytest
 
 from providers.base import CapacityType, Offer, OfferRequest
 from spotd.domain.fast_replace import changed
-from spotd.domain.job import CheckpointSpec, Desired, Job, JobSpec
+from spotd.domain.job import CheckpointSpec, Desired, Job, JobProgram, JobResources, JobSpec
 from spotd.domain.node import Node
 from spotd.domain.phase import PHASES, phase
 from spotd.domain.states import NodeState, Outcome
 
-SPEC = JobSpec("j", "run", (OfferRequest(),), CheckpointSpec("file:///x"))
+SPEC = JobSpec("j", JobProgram("run"), JobResources((OfferRequest(),)), CheckpointSpec("file:///x"))
 JOB = Job("j1", "j", SPEC, Desired.RUN, 1, 1)
 OFFER = Offer("aws", "r", "z", "t", CapacityType.SPOT, 1, 2)
 
@@ -60,7 +60,7 @@ def test_table(job: dict[str, Any], nodes: list[Node], expected: str) -> None:
 
 
 def test_a_gang_runs_when_every_rank_does() -> None:
-    gang = replace(JOB, spec=replace(SPEC, num_nodes=2))
+    gang = replace(JOB, spec=changed(SPEC, num_nodes=2))
     assert phase(gang, [node(S.RUNNING), node(S.BOOTING, 1)]) == "booting"
     assert phase(gang, [node(S.RUNNING), node(S.RUNNING, 1)]) == "running"
     # Two machines of one rank, during a hand-over, are not two ranks.

@@ -58,8 +58,13 @@ STEPS = (
 def facts(
     *nodes: Node, steps: tuple[Steps, ...] = STEPS, job: Any = None, **wish: Any
 ) -> JobRecord:
-    wishes = Preferences(**(wish or {"work_steps": 3000}))
-    values = {"generation": 2, "head": head(step=1500), "spec": spec(wishes=wishes), **(job or {})}
+    preferences = Preferences(**(wish or {"work_steps": 3000}))
+    values = {
+        "generation": 2,
+        "head": head(step=1500),
+        "spec": spec(preferences=preferences),
+        **(job or {}),
+    }
     segments = [segment(0, 5), segment(5, 10, 20_000_000, running=True)]
     mine = nodes or (FIRST, SECOND)
     return JobRecord(view(job=values).job, mine, segments, steps, market(), NOW)
@@ -154,7 +159,7 @@ def test_work_in_hours_is_of_the_first_machine_named() -> None:
 @pytest.mark.parametrize(
     ("changed", "unknown"),
     [
-        ({"job": {"spec": spec(wishes=Preferences())}}, NO_AMOUNT),
+        ({"job": {"spec": spec(preferences=Preferences())}}, NO_AMOUNT),
         ({"job": {"desired": Desired.PAUSE}}, PAUSED),
         ({"job": {"outcome": Outcome.SUCCEEDED}}, ENDED),
         ({"steps": ()}, NO_STEPS),
@@ -171,7 +176,7 @@ def test_nothing_is_foretold_by_what_the_file_hopes_of_a_step() -> None:
 
 
 def test_of_what_keeps_nothing_no_end_is_foretold() -> None:
-    plain = spec(wishes=Preferences(work_steps=3000))
+    plain = spec(preferences=Preferences(work_steps=3000))
     bare = replace(plain, checkpoint=replace(plain.checkpoint, engine="none"))
     assert estimate_completion(facts(job={"spec": bare})).unknown == ANEW
 

@@ -24,7 +24,7 @@ from spotd.history.recent_rate import (
 from tests.spotd.planner.build import NOW, job, node, spec
 
 HOUR_AGO = NOW - 3600 * S
-FILE = {"spec": spec(wishes=Preferences(work_steps=1000))}
+FILE = {"spec": spec(preferences=Preferences(work_steps=1000))}
 
 
 def test_the_rate_is_of_steps_that_it_still_has_over_all_time_that_passed() -> None:

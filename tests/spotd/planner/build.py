@@ -7,7 +7,16 @@ from typing import Any
 
 from providers.base import CapacityType, NoticeKind, Offer, OfferRequest
 from spotd.domain.fast_replace import changed
-from spotd.domain.job import Attempt, CheckpointSpec, Desired, HeadSnapshot, Job, JobSpec
+from spotd.domain.job import (
+    Attempt,
+    CheckpointSpec,
+    Desired,
+    HeadSnapshot,
+    Job,
+    JobProgram,
+    JobResources,
+    JobSpec,
+)
 from spotd.domain.market import Market
 from spotd.domain.node import Node, NoticeRecord
 from spotd.domain.plan import Plan
@@ -25,11 +34,11 @@ JOB = "j0"
 def spec(**fields: Any) -> JobSpec:
     base = JobSpec(
         name="train",
-        run="python train.py",
-        alternatives=(OfferRequest(accelerator="H100", accelerator_count=8),),
+        program=JobProgram(run="python train.py"),
+        resources=JobResources((OfferRequest(accelerator="H100", accelerator_count=8),)),
         checkpoint=CheckpointSpec(store="file:///ckpt", engine="spotd"),
     )
-    return replace(base, **fields)
+    return changed(base, **fields)
 
 
 def offer(zone: str = "aws-1a", price: float = 10.0, **fields: Any) -> Offer:

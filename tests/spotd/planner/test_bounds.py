@@ -127,7 +127,7 @@ BEFORE = [reported(ago_s, 100.0) for ago_s in (160, 150, 140, 130)]
 
 
 def test_a_window_ends_with_its_end_and_begins_after_its_beginning() -> None:
-    health = spec().health
+    health = spec().monitoring.health
     assert slow([*BEFORE, *windows(10.0)], health, NOW)
     assert slow([*BEFORE, reported(120, 1e6), *windows(10.0)], health, NOW), "before the windows"
     assert not slow([*BEFORE, *windows(10.0), reported(0, 1e6)], health, NOW), "in the last one"
@@ -144,7 +144,7 @@ def test_slow_training_is_saved_again_after_a_round(ago_us: int, saved: bool) ->
 
 def test_what_is_slow_now_is_no_measure_of_itself() -> None:
     now_slow = [reported(ago_s, 59.0) for ago_s in range(1, 120, 5)]
-    assert slow([*BEFORE, *now_slow], spec().health, NOW)
+    assert slow([*BEFORE, *now_slow], spec().monitoring.health, NOW)
 
 
 # --- the market
@@ -159,7 +159,7 @@ def test_of_several_notices_the_earliest_counts_and_none_is_earlier_than_now() -
 
 
 def test_one_accelerator_is_enough_where_no_number_is_asked_for() -> None:
-    want = replace(spec().alternatives[0], accelerator_count=0)
+    want = replace(spec().resources.alternatives[0], accelerator_count=0)
     assert want.admits(replace(OFFERS[0], accelerator_count=1))
     assert not want.admits(replace(OFFERS[0], accelerator_count=0))
 

@@ -620,7 +620,10 @@ def test_an_ended_job_keeps_nothing() -> None:
 
 def test_ordered_alternatives_beat_a_cheaper_offer() -> None:
     dear = offer("gcp-1a", 50)
-    wants = (replace(spec().alternatives[0], cloud="gcp"), spec().alternatives[0])
+    wants = (
+        replace(spec().resources.alternatives[0], cloud="gcp"),
+        spec().resources.alternatives[0],
+    )
     after, _ = settle(
         view(job={"spec": spec(ordered=True, alternatives=wants)}), market((OFFERS[0], dear))
     )

@@ -148,7 +148,7 @@ def test_safety(before: View, market_: Market) -> None:
         was = [o for o in after.nodes if o.id in old and o.token == f"{n.token}/g{o.generation}"]
         assert [o.state for o in was] == [NodeState.GONE], "a machine has one row that is not over"
         assert not any(x.takes_machine for x in n.notices), "one that is taken away goes on nowhere"
-    for rank in range(after.job.spec.num_nodes):
+    for rank in range(after.job.spec.resources.num_nodes):
         training = [n for n in after.nodes if n.chosen and n.rank == rank and n.state in ALIVE]
         assert len(training) <= 1, "two chosen nodes train one rank"
     if after.job.outcome is not None or after.job.desired is not Desired.RUN or market_.blocked:
@@ -183,14 +183,14 @@ def test_safety(before: View, market_: Market) -> None:
 
 
 def _has_a_reason(n: Node, before: View, after: View) -> bool:
-    mates_gone = before.job.spec.num_nodes > 1
+    mates_gone = before.job.spec.resources.num_nodes > 1
     silent = bool(n.agent.link_down_at_us) or NOW - n.agent.heard_at_us > 15 * S
     return n.training.exit_code is not None or silent or after.job.outcome is not None or mates_gone
 
 
 def _has_had_its_time(n: Node, before: View) -> bool:
     """To save, since it was told to; at the latest when its machine is taken away."""
-    saved_us = n.departure.drained_at_us + int((before.job.spec.stop_grace_s + 10) * S)
+    saved_us = n.departure.drained_at_us + int((before.job.spec.timeouts.stop_grace_s + 10) * S)
     noticed = [x.deadline_us for x in n.notices if x.takes_machine]
     told = n.departure.leave_reason is not LeaveReason.PREEMPTED or None in noticed
     taken = any(deadline_us and deadline_us + 10 * S <= NOW for deadline_us in noticed)

@@ -65,7 +65,7 @@ def test_what_is_asked_side_by_side_is_of_several_zones_and_types() -> None:
 @pytest.mark.parametrize("steered", [False, True])
 def test_one_after_the_other_every_pool_is_asked(*, steered: bool) -> None:
     """Each has no room: none is asked twice while another has not been asked."""
-    of = a_job(wishes=Preferences(work_s=36_000.0)) if steered else a_job()
+    of = a_job(preferences=Preferences(work_s=36_000.0)) if steered else a_job()
     assert {row.offer.key for row in rank(of, market(POOLS), NOW)} == {one.key for one in POOLS}
     asked: list[Offer] = []
     refused: list[Refusal] = []
@@ -129,7 +129,8 @@ def test_whoever_joins_a_gang_later_is_of_its_kind() -> None:
 SHARES = [0.95, 0.97, 1.0, 1.02]
 FULL = offer("aws-1a", 40.0, capacity_type=ON_DEMAND)
 BOTH = tuple(
-    replace(one, capacity_types=(CapacityType.SPOT, ON_DEMAND)) for one in spec().alternatives
+    replace(one, capacity_types=(CapacityType.SPOT, ON_DEMAND))
+    for one in spec().resources.alternatives
 )
 
 
@@ -139,7 +140,9 @@ def test_spot_as_dear_as_on_demand_is_passed_over(share: float, *, steered: bool
     """In seven of 27 pools of p5 it was (2026). Whoever permits both gets the machine that nobody
     takes away; where spot has a discount, and where there is no other, spot."""
     flat = offer("aws-1a", 40.0 * share)
-    of = spec(alternatives=BOTH, wishes=Preferences(work_s=36_000.0) if steered else Preferences())
+    of = spec(
+        alternatives=BOTH, preferences=Preferences(work_s=36_000.0) if steered else Preferences()
+    )
     cheap = offer("aws-1b", 15.0)
     for sold, first in (((flat, FULL), FULL), ((flat, FULL, cheap), cheap), ((flat,), flat)):
         after, _ = settle(view(job={"spec": of}), market(sold))
@@ -155,7 +158,7 @@ def test_spot_as_dear_as_on_demand_is_passed_over(share: float, *, steered: bool
     )
     other = replace(told[FULL.key], excluded="cooling", code="CapacityError")
     assert "1 as dear as on demand" in by_reason([told[flat.key], other])
-    alone = spec(wishes=of.wishes)  # permits spot and nothing else
+    alone = spec(preferences=of.preferences)  # permits spot and nothing else
     after, _ = settle(view(job={"spec": alone}), market((flat, FULL, cheap)))
     assert after.nodes[0].offer == cheap
 
@@ -166,7 +169,7 @@ def test_spot_as_dear_as_on_demand_is_passed_over(share: float, *, steered: bool
 def test_nor_is_it_asked_for_by_the_policy_of_a_deadline(share: float, hours: int) -> None:
     flat = offer("aws-1a", 40.0 * share)
     deadline_us = NOW + hours * 3600 * S
-    of = spec(alternatives=BOTH, wishes=Preferences(work_s=36_000.0), deadline_us=deadline_us)
+    of = spec(alternatives=BOTH, preferences=Preferences(work_s=36_000.0), deadline_us=deadline_us)
     after, _ = settle(view(job={"spec": of}), market((flat, FULL)))
     assert all(n.offer == FULL for n in after.nodes)
 
@@ -175,7 +178,9 @@ def test_nor_is_it_asked_for_by_the_policy_of_a_deadline(share: float, hours: in
 @pytest.mark.parametrize("steered", [False, True])
 def test_below_that_spot_is_spot(*, steered: bool) -> None:
     spot = offer("aws-1a", 40.0 * 0.949)
-    of = spec(alternatives=BOTH, wishes=Preferences(work_s=36_000.0) if steered else Preferences())
+    of = spec(
+        alternatives=BOTH, preferences=Preferences(work_s=36_000.0) if steered else Preferences()
+    )
     rows = compared(of_spec(of, NOW), market((spot, FULL)), NOW).rows
     assert not any(row.excluded for row in rows)
     other = offer("aws-1b", 40.0 * 0.97)  # of another zone, where nothing is sold on demand

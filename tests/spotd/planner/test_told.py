@@ -17,12 +17,12 @@ from spotd.domain.job import Desired
 from spotd.domain.lost_work import HandOver, TrainedAttempt
 from spotd.domain.market import Market, Refusal
 from spotd.domain.node import EffectKind, Node
-from spotd.domain.parts import field_names, values_of
 from spotd.domain.plan import AddNode, ChangeJob, ChangeNode, OpenAttempt, Plan
 from spotd.domain.states import LeaveReason, NodeState, Outcome
 from spotd.domain.units import S
 from spotd.domain.view import View
 from spotd.planner.core.slow_detection import slow
+from spotd.wire.parts import field_names, values_of
 from tests.spotd.planner.build import (
     NOW,
     OFFERS,
@@ -414,7 +414,7 @@ def _value(name: str, value: object) -> str:
 
 
 def test_the_slow_story_is_slow() -> None:
-    assert slow(SLOW, spec().health, NOW)
+    assert slow(SLOW, spec().monitoring.health, NOW)
 
 
 def _pages() -> dict[str, str]:

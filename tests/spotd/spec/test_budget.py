@@ -15,12 +15,12 @@ BUDGET = "run: x\nspotd: {budget: {max_cost_usd: 800, max_interruptions: 5, rout
 @pytest.mark.req("BUD-08")
 def test_limits_and_routes_are_read() -> None:
     spec = read(BUDGET.replace("ROUTES", "100: finance, 50: team")).spec
-    assert spec.max_cost_microusd == 800_000_000
-    assert spec.caps == Caps(5, (SpendAlert(50, "team"), SpendAlert(100, "finance")))
-    assert [spec.caps.route(percent) for percent in (50, 80, 100)] == ["team", "", "finance"]
+    assert spec.limits.max_cost_microusd == 800_000_000
+    assert spec.limits.caps == Caps(5, (SpendAlert(50, "team"), SpendAlert(100, "finance")))
+    assert [spec.limits.caps.route(percent) for percent in (50, 80, 100)] == ["team", "", "finance"]
     assert decode_spec(encode(spec)) == spec
     none = read("run: x").spec
-    assert none.caps == NO_CAPS
+    assert none.limits.caps == NO_CAPS
     assert "caps" not in encode(none), "rows of before stay readable for the spotd before"
 
 

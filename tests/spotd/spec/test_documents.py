@@ -11,8 +11,8 @@ TWO = "name: a\nrun: x\n---\n# the second\nname: b\nrun: |\n  echo ---\n  --- y\
 
 def test_each_job_is_read_by_itself() -> None:
     first, second = (load(text, now_us=1).spec for text in split_documents(TWO))
-    assert (first.name, first.run) == ("a", "x")
-    assert (second.name, second.run) == ("b", "echo ---\n--- y\n")
+    assert (first.name, first.program.run) == ("a", "x")
+    assert (second.name, second.program.run) == ("b", "echo ---\n--- y\n")
 
 
 def test_errors_name_the_line_of_the_file() -> None:

@@ -31,7 +31,7 @@ def job(block: str, num_nodes: int = 4, run: str = TRAIN, engine: str = ENGINE) 
 )
 def test_a_gang_may_go_on_with_fewer(block: str, elastic: Elastic) -> None:
     spec = read(job(block)).spec
-    assert spec.elastic == elastic
+    assert spec.resources.elastic == elastic
     assert decode_spec(encode(spec)) == spec
 
 
@@ -50,14 +50,14 @@ def test_ranks_wait_for_one_another_at_least_for_what_their_setup_may_take(
     block: str, expected_s: float
 ) -> None:
     spec = read(job(block)).spec
-    assert spec.peer_timeout_s == expected_s
+    assert spec.timeouts.peer_timeout_s == expected_s
     assert decode_spec(encode(spec)) == spec
     assert ("peer_timeout_s" in encode(spec)) is (expected_s != 3600), "its row is as before"
 
 
 def test_it_waits_unless_it_says_otherwise_and_its_row_is_as_before() -> None:
     spec = read(f"name: j\nnum_nodes: 2\nrun: {TRAIN}").spec
-    assert spec.elastic == Elastic()
+    assert spec.resources.elastic == Elastic()
     assert "elastic" not in encode(spec)
 
 
@@ -106,4 +106,7 @@ def test_contradictory_settings_are_refused_with_a_fix(text: str, where: str, me
     ],
 )
 def test_options_that_vary_by_attempt_are_accepted(run: str) -> None:
-    assert read(job("on_node_loss: shrink", run=run)).spec.elastic.on_loss is OnNodeLoss.SHRINK
+    assert (
+        read(job("on_node_loss: shrink", run=run)).spec.resources.elastic.on_loss
+        is OnNodeLoss.SHRINK
+    )

@@ -41,11 +41,11 @@ def refused(text: str, **changes: object) -> list[str]:
 def test_a_command_alone_is_a_job() -> None:
     parsed = read("run: python train.py")
     spec = parsed.spec
-    assert (spec.name, spec.num_nodes, spec.candidates) == ("job", 1, 1)
+    assert (spec.name, spec.resources.num_nodes, spec.resources.candidates) == ("job", 1, 1)
     assert spec.checkpoint == CheckpointSpec("file:///checkpoints", "none", 0, 120.0, 4)
-    assert spec.alerts == ("default",)
-    assert spec.max_restarts_on_errors == 3
-    assert len(spec.alternatives) == 1
+    assert spec.monitoring.alerts == ("default",)
+    assert spec.restarts.max_restarts_on_errors == 3
+    assert len(spec.resources.alternatives) == 1
     assert parsed.workdir is None
     assert parsed.warnings == ("resources is missing: the cheapest machine of any kind is used",)
 
@@ -64,7 +64,7 @@ def test_a_bucket_may_be_mounted_as_skypilot_says_it() -> None:
     cached = "{source: gs://b/x/, mode: mount_cached, config: {mount_cached: {%s}}}"
     sized = cached % "vfs_cache_max_size: 50GB, transfers: 4"
     parsed = read(f"name: any\nrun: x\nfile_mounts: {{/d: {{source: s3://b}}, /e: {sized}}}")
-    assert parsed.spec.buckets == (
+    assert parsed.spec.files.buckets == (
         Bucket("/d", "s3://b", mode=MountMode.MOUNT),
         Bucket("/e", "gs://b/x", mode=MountMode.MOUNT_CACHED, cache_bytes=50 * 10**9),
     )
@@ -75,12 +75,14 @@ def test_a_bucket_may_be_mounted_as_skypilot_says_it() -> None:
 def test_a_mount_may_be_a_data_set_that_is_declared() -> None:
     text = "name: any\nrun: x\nfile_mounts: {/d/: dataset://corpus/}"
     known = KnownNames(datasets=("corpus", "web"))
-    assert read(text, known=known).spec.buckets == (Bucket("/d", "dataset://corpus"),)
-    assert read(text).spec.buckets == (Bucket("/d", "dataset://corpus"),), "nobody knows"
+    assert read(text, known=known).spec.files.buckets == (Bucket("/d", "dataset://corpus"),)
+    assert read(text).spec.files.buckets == (Bucket("/d", "dataset://corpus"),), "nobody knows"
     [problem] = refused(text, known=KnownNames(datasets=("web",)))
     assert "there is no data set 'corpus'" in problem
     assert "name one of [datasets]: web" in problem
-    [mounted] = read(text.replace("dataset://corpus/", "{source: dataset://corpus}")).spec.buckets
+    [mounted] = read(
+        text.replace("dataset://corpus/", "{source: dataset://corpus}")
+    ).spec.files.buckets
     assert mounted == Bucket("/d", "dataset://corpus", mode=MountMode.MOUNT)
 
 
@@ -88,7 +90,7 @@ def test_a_mount_may_come_from_a_bucket() -> None:
     parsed = read(
         "envs: {D: data}\nfile_mounts: {/d/: s3://b/$D/, rel: {source: gs://b, mode: COPY}}\nrun: x"
     )
-    assert parsed.spec.buckets == (Bucket("/d", "s3://b/data"), Bucket("rel", "gs://b"))
+    assert parsed.spec.files.buckets == (Bucket("/d", "s3://b/data"), Bucket("rel", "gs://b"))
     assert parsed.mounts == ()
     (text,) = refused("name: any\nrun: x\nfile_mounts: {/d: s3://b/x, /d/: s3://b/y}")
     assert "is the target of another mount" in text
@@ -96,10 +98,10 @@ def test_a_mount_may_come_from_a_bucket() -> None:
 
 def test_caches_are_folders_and_one_alone_needs_no_list() -> None:
     spec = read("name: any\nrun: x\nspotd: {cache: ~/.cache/pip/}\n").spec
-    assert (spec.caches, spec.cache_bytes) == (("~/.cache/pip",), 50_000_000_000)
+    assert (spec.files.caches, spec.files.cache_bytes) == (("~/.cache/pip",), 50_000_000_000)
     block = "spotd: {cache: {paths: [a, /b], size: 2GB}}"
     spec = read(f"name: any\nrun: x\n{block}\n").spec
-    assert (spec.caches, spec.cache_bytes) == (("a", "/b"), 2_000_000_000)
+    assert (spec.files.caches, spec.files.cache_bytes) == (("a", "/b"), 2_000_000_000)
     (text,) = refused(f"run: x\nname: any\nresources: {{image_id: 'docker:x'}}\n{block}")
     assert "spotd.cache.paths[1]: '/b' is in the container" in text
 
@@ -117,7 +119,7 @@ def test_caches_are_folders_and_one_alone_needs_no_list() -> None:
     ],
 )
 def test_outputs_are_patterns(written: str, outputs: tuple[str, ...] | None) -> None:
-    assert read(f"name: any\nrun: x\nspotd: {{{written}}}\n").spec.outputs == outputs
+    assert read(f"name: any\nrun: x\nspotd: {{{written}}}\n").spec.files.outputs == outputs
 
 
 @pytest.mark.parametrize(
@@ -137,7 +139,7 @@ def test_outputs_that_are_none(pattern: str, problem: str) -> None:
 
 def test_outputs_of_a_container_are_below_its_workdir() -> None:
     text = "name: any\nrun: x\nresources: {image_id: 'docker:x'}\nspotd: {outputs: [%s]}"
-    assert read(text % "results").spec.outputs == ("results",)
+    assert read(text % "results").spec.files.outputs == ("results",)
     (problem,) = refused(text % "/data/out")
     assert "spotd.outputs[0]: '/data/out' is in the container" in problem
 
@@ -178,19 +180,26 @@ spotd:
     assert spec.checkpoint == CheckpointSpec(
         "s3://bucket/ck", "spotd", 50, 90.0, 9, keep_every_steps=700
     )
-    assert spec.max_cost_microusd == 12_345_678
-    assert spec.max_hourly_microusd == 31_250_000
-    assert spec.disk_gib == 1024
-    assert (spec.alternatives[0].cpus, spec.alternatives[0].memory_gib) == (16.0, 64.0)
-    assert spec.deadline_us == NOW_US + 36 * HOUR_US
-    assert spec.max_duration_s == 172_800
-    assert spec.max_restarts_on_errors == 0
-    assert spec.recover_on_exit_codes == (137,)
-    assert (spec.keep_on_failure_s, spec.stop_grace_s) == (1800, 45)
-    assert (spec.boot_timeout_s, spec.setup_timeout_s, spec.peer_timeout_s) == (600, 1200, 2400)
-    assert (spec.progress_every_s, spec.candidates) == (0.5, 2)
-    assert spec.health == HealthSpec(0.5, 3, 60.0)
-    assert spec.alerts == ("ops", "default")
+    assert spec.limits.max_cost_microusd == 12_345_678
+    assert spec.limits.max_hourly_microusd == 31_250_000
+    assert spec.resources.disk_gib == 1024
+    assert (spec.resources.alternatives[0].cpus, spec.resources.alternatives[0].memory_gib) == (
+        16.0,
+        64.0,
+    )
+    assert spec.limits.deadline_us == NOW_US + 36 * HOUR_US
+    assert spec.limits.max_duration_s == 172_800
+    assert spec.restarts.max_restarts_on_errors == 0
+    assert spec.restarts.recover_on_exit_codes == (137,)
+    assert (spec.restarts.keep_on_failure_s, spec.timeouts.stop_grace_s) == (1800, 45)
+    assert (
+        spec.timeouts.boot_timeout_s,
+        spec.timeouts.setup_timeout_s,
+        spec.timeouts.peer_timeout_s,
+    ) == (600, 1200, 2400)
+    assert (spec.monitoring.progress_every_s, spec.resources.candidates) == (0.5, 2)
+    assert spec.monitoring.health == HealthSpec(0.5, 3, 60.0)
+    assert spec.monitoring.alerts == ("ops", "default")
 
 
 @pytest.mark.parametrize(
@@ -202,17 +211,17 @@ spotd:
     ],
 )
 def test_a_stop_of_our_engine_has_time_for_a_large_save(block: str, expected_s: float) -> None:
-    assert read(f"run: x\nspotd: {{{block}}}").spec.stop_grace_s == expected_s
+    assert read(f"run: x\nspotd: {{{block}}}").spec.timeouts.stop_grace_s == expected_s
 
 
 def test_the_spotd_block_wins_over_job_recovery() -> None:
     text = (
         "resources: {job_recovery: {max_restarts_on_errors: 7, recover_on_exit_codes: 3}}\nrun: x\n"
     )
-    assert read(text).spec.max_restarts_on_errors == 7
-    assert read(text).spec.recover_on_exit_codes == (3,)
+    assert read(text).spec.restarts.max_restarts_on_errors == 7
+    assert read(text).spec.restarts.recover_on_exit_codes == (3,)
     spec = read(text + "spotd: {max_restarts_on_errors: 0, recover_on_exit_codes: []}").spec
-    assert (spec.max_restarts_on_errors, spec.recover_on_exit_codes) == (0, ())
+    assert (spec.restarts.max_restarts_on_errors, spec.restarts.recover_on_exit_codes) == (0, ())
 
 
 def test_all_problems_are_reported_with_line_key_and_fix() -> None:
@@ -290,7 +299,7 @@ spotd:
     ],
 )
 def test_a_gang_needs_an_interconnect_unless_it_says_otherwise(text: str, fast: bool) -> None:
-    assert read(text).spec.fast_network is fast
+    assert read(text).spec.resources.fast_network is fast
 
 
 def test_slow_network_of_one_machine_warns() -> None:
@@ -313,10 +322,14 @@ def test_capacity_types_are_of_every_machine(
     text = f"resources: {{accelerators: [H100:8, A100:8]}}\nrun: x\nspotd: {{capacity: {capacity}}}"
     spec = read(text).spec
     assert {
-        tuple(t.value for t in alternative.capacity_types) for alternative in spec.alternatives
+        tuple(t.value for t in alternative.capacity_types)
+        for alternative in spec.resources.alternatives
     } == {kinds}
-    assert [alternative.accelerator for alternative in spec.alternatives] == ["H100", "A100"]
-    assert (spec.capacity_ordered, spec.ordered) == (ordered, True)
+    assert [alternative.accelerator for alternative in spec.resources.alternatives] == [
+        "H100",
+        "A100",
+    ]
+    assert (spec.resources.capacity_ordered, spec.resources.ordered) == (ordered, True)
 
 
 @pytest.mark.parametrize(
@@ -465,7 +478,7 @@ def test_invalid_values_are_refused_at_their_key(text: str, where: str) -> None:
 
 def test_an_unknown_accelerator_is_passed_on_with_a_hint() -> None:
     parsed = read("resources: {accelerators: 'H1000:8'}\nrun: x")
-    assert parsed.spec.alternatives[0].accelerator == "H1000"
+    assert parsed.spec.resources.alternatives[0].accelerator == "H1000"
     assert parsed.warnings == (
         (
             "line 1: resources.accelerators 'H1000' is not an accelerator that spotd knows; it is "
@@ -479,7 +492,7 @@ def test_variables_are_text_as_python_prints_what_yaml_read_and_a_change_is_told
     parsed = read(
         'envs: {A: 1, B: true, C: 3.10, D: "3.10", E: 2026-11-21, F: 1e-4, G: ""}\nrun: x'
     )
-    assert parsed.spec.envs == {
+    assert parsed.spec.program.envs == {
         "A": "1",
         "B": "True",
         "C": "3.1",
@@ -500,8 +513,8 @@ def test_overrides_replace_and_add_variables_and_secrets() -> None:
         env={"A": "new", "B": "b", "C": "c"},
         secrets={"T": "t-value", "U": "u-value"},
     )
-    assert parsed.spec.envs == {"A": "new", "B": "b", "C": "c"}
-    assert parsed.spec.secrets == ("S", "T", "U")
+    assert parsed.spec.program.envs == {"A": "new", "B": "b", "C": "c"}
+    assert parsed.spec.program.secrets == ("S", "T", "U")
     assert parsed.secrets == {"S": "in-the-file", "T": "t-value", "U": "u-value"}
 
 
@@ -512,7 +525,7 @@ def test_variables_are_filled_into_paths_and_nowhere_else() -> None:
     )
     assert parsed.workdir == Path("x/x$B")
     assert parsed.mounts == ((Path("${S}/x"), "/m/x"),)
-    assert (parsed.spec.run, parsed.spec.setup) == ("echo $A ${S}", "echo $A")
+    assert (parsed.spec.program.run, parsed.spec.program.setup) == ("echo $A ${S}", "echo $A")
 
 
 def test_secret_values_stay_out_of_spec_text_repr_and_errors() -> None:
@@ -542,7 +555,7 @@ def test_a_secret_without_a_value_is_one_that_the_deployment_keeps() -> None:
     text = "secrets: {KEPT: , MINE: mine-value, GIVEN: }\nrun: x\nname: j"
     for known in (None, KnownNames(secrets=("KEPT", "MINE"))):
         parsed = read(text, secrets={"GIVEN": "given-value"}, known=known)
-        assert parsed.spec.secrets == ("GIVEN", "KEPT", "MINE")
+        assert parsed.spec.program.secrets == ("GIVEN", "KEPT", "MINE")
         assert parsed.secrets == {"MINE": "mine-value", "GIVEN": "given-value"}
         again = read(parsed.text, secrets=parsed.secrets, known=known)
         assert (again.spec, again.secrets) == (parsed.spec, parsed.secrets)
@@ -570,15 +583,17 @@ def test_local_paths_must_exist_where_the_command_is_run(tmp_path: Path) -> None
 
 
 def test_a_deadline_may_be_a_time_with_its_zone() -> None:
-    utc = read("run: x\nspotd: {deadline: 2027-01-01T12:00:00Z}").spec.deadline_us
-    east = read("run: x\nspotd: {deadline: '2027-01-01 14:00:00+02:00'}").spec.deadline_us
+    utc = read("run: x\nspotd: {deadline: 2027-01-01T12:00:00Z}").spec.limits.deadline_us
+    east = read("run: x\nspotd: {deadline: '2027-01-01 14:00:00+02:00'}").spec.limits.deadline_us
     assert utc == east == 1_798_804_800_000_000
 
 
 def test_alerts_default_to_the_route_of_that_name_if_there_is_one() -> None:
-    assert read("run: x", known=KnownNames(routes=("default", "ops"))).spec.alerts == ("default",)
-    assert read("run: x", known=KnownNames(routes=("ops",))).spec.alerts == ()
-    assert read("run: x\nspotd: {alerts: []}").spec.alerts == ()
+    assert read("run: x", known=KnownNames(routes=("default", "ops"))).spec.monitoring.alerts == (
+        "default",
+    )
+    assert read("run: x", known=KnownNames(routes=("ops",))).spec.monitoring.alerts == ()
+    assert read("run: x\nspotd: {alerts: []}").spec.monitoring.alerts == ()
 
 
 def test_a_job_needs_a_name_from_somewhere() -> None:
@@ -593,5 +608,5 @@ def test_a_job_needs_a_name_from_somewhere() -> None:
 def test_the_checked_in_examples_are_good_job_files(example: Path) -> None:
     for text in split_documents(example.read_text()):
         parsed = read(text, fallback_name=example.stem, secrets={"HF_TOKEN": "t"})
-        assert parsed.spec.run
+        assert parsed.spec.program.run
         assert [text for text in parsed.warnings if "resources is missing" not in text] == []

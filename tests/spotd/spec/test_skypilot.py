@@ -36,11 +36,11 @@ run: |
     assert parsed.workdir == tmp_path / "code"
     spec = parsed.spec
     assert spec.name == "resnet"
-    assert spec.alternatives == (
+    assert spec.resources.alternatives == (
         OfferRequest(instance_type="p3.2xlarge", cloud="aws", capacity_types=(SPOT,)),
     )
-    assert spec.setup == "pip install -r requirements.txt\n"
-    assert spec.run == "python main.py --epochs 10\n"
+    assert spec.program.setup == "pip install -r requirements.txt\n"
+    assert spec.program.run == "python main.py --epochs 10\n"
     assert spec.checkpoint.store == "file:///checkpoints"
     assert spec.checkpoint.engine == "none"
 
@@ -74,14 +74,14 @@ run: |
     )
     spec = parsed.spec
     assert spec.name == "my-task-v1"
-    assert spec.num_nodes == 2
-    assert spec.disk_gib == 1000
-    assert spec.max_restarts_on_errors == 3
-    assert spec.recover_on_exit_codes == (29, 137)
-    assert spec.envs == {"MODEL_SIZE": "13", "WANDB_PROJECT": "ddp"}
-    assert spec.secrets == ("HF_TOKEN",)
+    assert spec.resources.num_nodes == 2
+    assert spec.resources.disk_gib == 1000
+    assert spec.restarts.max_restarts_on_errors == 3
+    assert spec.restarts.recover_on_exit_codes == (29, 137)
+    assert spec.program.envs == {"MODEL_SIZE": "13", "WANDB_PROJECT": "ddp"}
+    assert spec.program.secrets == ("HF_TOKEN",)
     assert parsed.secrets == {"HF_TOKEN": "hf_value"}
-    assert "--size ${MODEL_SIZE}" in spec.run  # for the shell on the node to fill in
+    assert "--size ${MODEL_SIZE}" in spec.program.run  # for the shell on the node to fill in
     assert parsed.warnings == (
         (
             "line 7: resources.job_recovery.strategy is a SkyPilot key that spotd does not "
@@ -107,13 +107,13 @@ run: python train.py
 """
     ).spec
     shared = {"memory_gib": 32.0, "accelerator_count": 8}
-    assert not spec.ordered
-    assert spec.alternatives == (
+    assert not spec.resources.ordered
+    assert spec.resources.alternatives == (
         OfferRequest(accelerator="H100", cloud="aws", region="us-east-1", **shared),
         OfferRequest(accelerator="H100", cloud="gcp", capacity_types=(ON_DEMAND,), **shared),
         OfferRequest(accelerator="A100", cloud="azure", region="eastus", **shared),
     )
-    assert spec.alternatives[0].capacity_types == (SPOT, ON_DEMAND)
+    assert spec.resources.alternatives[0].capacity_types == (SPOT, ON_DEMAND)
 
 
 def test_ordered_resources_and_ordered_accelerators() -> None:
@@ -128,32 +128,35 @@ resources:
 run: python train.py
 """
     ).spec
-    assert spec.ordered
+    assert spec.resources.ordered
     assert [
         (alternative.cloud, alternative.region, alternative.zone)
-        for alternative in spec.alternatives
+        for alternative in spec.resources.alternatives
     ] == [
         ("gcp", "us-central1", "us-central1-a"),
         ("", "us-east-1", ""),
     ]
     assert [
         (alternative.accelerator, alternative.accelerator_count)
-        for alternative in spec.alternatives
+        for alternative in spec.resources.alternatives
     ] == [
         ("L4", 1),
         ("T4", 2),
     ]
     listed = read("resources: {accelerators: ['A100:8', 'h100:4']}\nrun: x").spec
-    assert listed.ordered
-    assert [alternative.accelerator for alternative in listed.alternatives] == ["A100", "H100"]
+    assert listed.resources.ordered
+    assert [alternative.accelerator for alternative in listed.resources.alternatives] == [
+        "A100",
+        "H100",
+    ]
 
 
 def test_a_set_of_accelerators_is_any_of_them() -> None:
     spec = read("resources:\n  accelerators: {A100:8, V100:4, L4: 1, T4}\nrun: x").spec
-    assert not spec.ordered
+    assert not spec.resources.ordered
     assert [
         (alternative.accelerator, alternative.accelerator_count)
-        for alternative in spec.alternatives
+        for alternative in spec.resources.alternatives
     ] == [
         ("A100", 8),
         ("V100", 4),
@@ -189,8 +192,8 @@ run: ls /model/llama-${SIZE}
         (tmp_path / "data", "~/data"),
         (tmp_path / "conf.json", "conf/conf.json"),
     )
-    assert parsed.spec.run == "ls /model/llama-${SIZE}"
-    assert parsed.spec.packages == ()
+    assert parsed.spec.program.run == "ls /model/llama-${SIZE}"
+    assert parsed.spec.files.packages == ()
 
 
 def test_a_home_folder_is_where_the_user_is(
@@ -238,7 +241,7 @@ run: python train.py
         "line 14: event_callback",
         "line 15: config",
     ]
-    assert parsed.spec.alternatives[0].accelerator == "V100"
+    assert parsed.spec.resources.alternatives[0].accelerator == "V100"
 
 
 def test_the_first_document_of_a_file_may_hold_just_the_name() -> None:
@@ -284,7 +287,7 @@ def test_unsupported_keys_that_change_the_job_are_refused(text: str, complaint: 
 
 def test_a_container_may_be_named_in_place_of_a_machines_image() -> None:
     spec = read("resources: {image_id: 'docker:nvcr.io/nvidia/pytorch:25.01-py3'}\nrun: x").spec
-    assert spec.image_id == "docker:nvcr.io/nvidia/pytorch:25.01-py3"
+    assert spec.resources.image_id == "docker:nvcr.io/nvidia/pytorch:25.01-py3"
 
 
 @pytest.mark.parametrize(
@@ -301,13 +304,13 @@ def test_a_registry_login_is_complete_and_its_password_secret(text: str, complai
         read(f"{image}\n{text}\nrun: x\n")
     assert [bool(problem.fix) for problem in caught.value.problems] == [True]
     whole = "envs: {SKYPILOT_DOCKER_USERNAME: u}\nsecrets: {SKYPILOT_DOCKER_PASSWORD: x}"
-    assert read(f"{image}\n{whole}\nrun: x\n").spec.secrets == ("SKYPILOT_DOCKER_PASSWORD",)
+    assert read(f"{image}\n{whole}\nrun: x\n").spec.program.secrets == ("SKYPILOT_DOCKER_PASSWORD",)
 
 
 def test_images_may_be_bound_to_a_region() -> None:
     spec = read("resources: {infra: aws, image_id: {us-east-1: ami-0123}}\nrun: x").spec
-    assert spec.image_id == "ami-0123"
-    assert spec.alternatives[0].region == "us-east-1"
+    assert spec.resources.image_id == "ami-0123"
+    assert spec.resources.alternatives[0].region == "us-east-1"
     with pytest.raises(SpecError, match="one image is needed"):
         read("resources: {image_id: {us-east-1: a, eu-west-1: b}}\nrun: x")
 
@@ -321,7 +324,7 @@ def test_secrets_by_reference_are_names_that_must_be_given() -> None:
         defaults=DEFAULTS,
         fallback_name="x",
     )
-    assert parsed.spec.secrets == ("HF_TOKEN", "WANDB")
+    assert parsed.spec.program.secrets == ("HF_TOKEN", "WANDB")
     with pytest.raises(SpecError, match="pass --secret WANDB"):
         load(text, now_us=0, defaults=DEFAULTS, fallback_name="x", known=KnownNames(secrets=()))
 
@@ -343,7 +346,7 @@ def test_secrets_by_reference_are_names_that_must_be_given() -> None:
 )
 def test_priority_is_our_own_or_skypilots(block: str, priority: int) -> None:
     parsed = read(f"name: one\nrun: x\n{block}\n")
-    assert parsed.spec.priority == priority
+    assert parsed.spec.queue.priority == priority
     assert not [warning for warning in parsed.warnings if "priority" in warning]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from providers.base import CapacityType, Instance, InstanceState, Offer, OfferRequest
 from spotd.domain.events import Event
 from spotd.domain.fast_replace import changed
-from spotd.domain.job import Attempt, CheckpointSpec, JobSpec
+from spotd.domain.job import Attempt, CheckpointSpec, JobProgram, JobResources, JobSpec
 from spotd.domain.node import Node
 from spotd.domain.plan import AddNode, Change, ChangeJob, ChangeNode, OpenAttempt, Plan
 from spotd.domain.states import NodeState
@@ -37,11 +37,11 @@ class Bell:
 def spec(name: str = "train", **fields: Any) -> JobSpec:
     base = JobSpec(
         name=name,
-        run="python train.py",
-        alternatives=(OfferRequest(accelerator="H100", accelerator_count=8),),
+        program=JobProgram(run="python train.py"),
+        resources=JobResources((OfferRequest(accelerator="H100", accelerator_count=8),)),
         checkpoint=CheckpointSpec(store="file:///ckpt", engine="spotd"),
     )
-    return replace(base, **fields)
+    return changed(base, **fields)
 
 
 def offer(zone: str = "aws-1a", price: int = 10, **fields: Any) -> Offer:

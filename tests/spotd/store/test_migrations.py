@@ -213,7 +213,7 @@ def test_what_a_job_comes_after_is_forgotten_once_it_has_finished(
     database.write(lambda c: c.execute(text(ended)))
     downgrade(full_url, "0023")
     jobs = {row["id"]: decode_spec(row["spec"]) for row in database.read(_rows)["jobs"]}
-    assert (jobs["j4"].after, jobs["j4"].envs) == ("", envs)
+    assert (jobs["j4"].queue.after, jobs["j4"].program.envs) == ("", envs)
     stored = {row["id"]: row["spec"] for row in database.read(_rows)["jobs"]}
     assert stored["j4"] == encode(jobs["j4"]), "without the key"
     assert {j: stored[j] for j in ("j1", "j2", "j3", "j5")} == {

@@ -8,7 +8,6 @@ from providers.base import Notice, NoticeKind
 from spotd.domain.fast_replace import changed
 from spotd.domain.job import Attempt
 from spotd.domain.node import Node
-from spotd.domain.parts import values_of
 from spotd.domain.plan import ChangeJob, ChangeNode, MoveNode, OpenAttempt, Plan
 from spotd.domain.states import LeaveReason, NodeState
 from spotd.domain.units import S
@@ -16,6 +15,7 @@ from spotd.domain.view import View
 from spotd.planner.rules.gang_resize import KNOWN_OF_MACHINES
 from spotd.store.commit import CommitStatus
 from spotd.store.interface import Store
+from spotd.wire.parts import values_of
 from tests.spotd.store.build import (
     HOUR,
     NOW,

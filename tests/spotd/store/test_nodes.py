@@ -12,13 +12,13 @@ from providers.base import Instance, InstanceState, Notice, NoticeKind, Scope
 from spotd.domain.job import HeadSnapshot
 from spotd.domain.market import Refusal
 from spotd.domain.node import EffectKind
-from spotd.domain.parts import values_of
 from spotd.domain.plan import ChangeNode
 from spotd.domain.states import NodeState
 from spotd.domain.units import S
 from spotd.store import schema
 from spotd.store.interface import Store
 from spotd.store.sql_store import SqlStore
+from spotd.wire.parts import values_of
 from tests.spotd.store.build import (
     NOW,
     Bell,

@@ -18,7 +18,7 @@ def committed(step: int, generation: int = 1, size: int = 5) -> tuple[str, dict[
 
 
 def test_first_and_last_of_each_generation(store: Store) -> None:
-    placed(store, wishes=WORK)
+    placed(store, preferences=WORK)
     for number, step in enumerate((10, 30, 20)):
         at_us = NOW + (number + 1) * 60 * S
         store.journal.record([said(committed(step), first=number + 1, heard_at_us=at_us)])
@@ -39,6 +39,6 @@ def test_a_job_that_says_nothing_of_its_work_is_not_asked(store: Store) -> None:
 
 
 def test_what_a_job_wishes_is_kept(store: Store) -> None:
-    wishes = replace(WORK, residency=("CH", "DE"), step_s=0.5)
-    store.jobs.submit(submission(spec=spec(wishes=wishes)), NOW)
-    assert view(store).job.spec.wishes == wishes
+    preferences = replace(WORK, residency=("CH", "DE"), step_s=0.5)
+    store.jobs.submit(submission(spec=spec(preferences=preferences)), NOW)
+    assert view(store).job.spec.preferences == preferences

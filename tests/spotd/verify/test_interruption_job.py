@@ -35,7 +35,7 @@ def test_it_runs_there_on_spot(resources: str, infra: str) -> None:
     assert data["resources"]["infra"] == infra
     assert not {"cloud", "region", "zone", "use_spot"} & data["resources"].keys()
     text = yaml.safe_dump(data)
-    [alternative] = load(text, now_us=0, fallback_name="x").spec.alternatives
+    [alternative] = load(text, now_us=0, fallback_name="x").spec.resources.alternatives
     assert (alternative.cloud, alternative.capacity_types) == ("east", (CapacityType.SPOT,))
 
 
@@ -44,7 +44,9 @@ def test_alternatives_in_other_clouds_are_removed(several: str) -> None:
     rows = "[{infra: aws, accelerators: 'H100:8'}, {infra: gcp}, {accelerators: 'A100:8'}]"
     data = restrict(f"{{cpus: 8, {several}: {rows}}}")
     assert [row.get("infra") for row in data["resources"][several]] == ["east", None]
-    alternatives = load(yaml.safe_dump(data), now_us=0, fallback_name="x").spec.alternatives
+    alternatives = load(
+        yaml.safe_dump(data), now_us=0, fallback_name="x"
+    ).spec.resources.alternatives
     assert {(alternative.cloud, alternative.accelerator) for alternative in alternatives} == {
         ("east", "H100"),
         ("east", "A100"),

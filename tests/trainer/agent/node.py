@@ -30,6 +30,7 @@ from spotd.wire import (
     parse_line,
     parse_reply,
 )
+from spotd.wire.parts import build
 from tests.fixtures.waiting import LIMIT_S, wait_until
 from trainer.agent.base.paths import AgentPaths, find_paths
 from trainer.agent.process.processes import is_alive, kill_tree, send_signal
@@ -190,13 +191,14 @@ class Node:
             "engine": "none",
             "claim": "now",
             "claim_deadline_s": 0.0,
+            "head_generation": 0,
             "every_steps": 10,
             "every_s": 60.0,
             "keep": 3,
             "stop_grace_s": 5.0,
             "progress_every_s": 1.0,
         }
-        return StartDocument(**{**values, **changes})
+        return build(StartDocument, {**values, **changes})
 
     def follow(self, after: int = 0, logs: Mapping[str, int] | None = None) -> Following:
         found = Following(self, after, logs or {})

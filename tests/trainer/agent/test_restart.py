@@ -121,7 +121,7 @@ def test_killed_at_any_stage_it_takes_up_the_thread(node: Node, when: str) -> No
     setup = {"unpacking": "", "setup": "echo setup; sleep 0.7", "claiming": "echo setup"}[when]
     claim = {"claim": "after_release", "claim_deadline_s": 2.0}
     if when == "claiming":
-        other = node.start_document().store_url
+        other = node.start_document().storage.store_url
         from providers.stores import open_store
         from trainer.fence import Fence
 

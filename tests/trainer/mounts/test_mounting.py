@@ -348,7 +348,7 @@ def test_an_address_with_nothing_below_it_is_refused(bucket: Bucket, tmp_path: P
 def test_what_is_mounted_is_in_the_document_as_it_was(node: Node) -> None:
     cached = wire.Bucket("/d", "s3://b", mode=MountMode.MOUNT_CACHED, cache_bytes=5)
     data = json.loads(json.dumps(node.start_document(buckets=(cached,)).to_data()))
-    assert wire.parse_start(data).buckets == (cached,)
+    assert wire.parse_start(data).files.buckets == (cached,)
     data["buckets"][0]["mode"] = "NFS"
     with pytest.raises(wire.WireError, match="mode"):
         wire.parse_start(data)

@@ -34,18 +34,18 @@ class DesiredState:
 
     def accept(self, start: StartDocument, now: float) -> None:
         """Store the first start document. A later one can only allow HEAD to be claimed earlier."""
-        until = now if start.claim == CLAIM_NOW else now + start.claim_deadline_s
+        until = now if start.head.claim == CLAIM_NOW else now + start.head.claim_deadline_s
         if self.start is None:
             self.start, self.claim_until = start, until
         else:
             self.claim_until = min(self.claim_until, until)
-            if start.claim == CLAIM_NOW:
-                self.start = replace(self.start, claim=CLAIM_NOW)
+            if start.head.claim == CLAIM_NOW:
+                self.start = replace(self.start, head=replace(self.start.head, claim=CLAIM_NOW))
         self.write()
 
     def claim_terms(self, now: float) -> tuple[str, float]:
         """Return the claim mode, and the seconds until HEAD may be claimed in any case."""
-        claim = CLAIM_NOW if self.start is None else self.start.claim
+        claim = CLAIM_NOW if self.start is None else self.start.head.claim
         return claim, max(self.claim_until - now, 0.0)
 
     def flag(self, now: float) -> dict[str, Any]:

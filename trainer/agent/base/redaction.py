@@ -14,10 +14,10 @@ _PLAIN_OPTIONS = frozenset(
 
 def secret_values(start: StartDocument) -> list[str]:
     """Return the values to mask in the output of the job's programs."""
-    options = [*start.store_options.items()]
-    for bucket in start.buckets:
+    options = [*start.storage.store_options.items()]
+    for bucket in start.files.buckets:
         options += [*bucket.options.items(), *bucket.near_options.items()]
-    for store in start.shard_stores:
+    for store in start.storage.shard_stores:
         options += store.options.items()
     keys = [value for name, value in options if name not in _PLAIN_OPTIONS]
-    return [*start.secrets.values(), *keys]
+    return [*start.program.secrets.values(), *keys]

@@ -80,10 +80,10 @@ def stop_timing_of(
     start: StartDocument, save_s: float, step_s: float, *, planned: bool = False
 ) -> StopTiming:
     """Build the timing of a job from its start document and the measured times."""
-    sync_s = SAVE_FACTOR * save_s if start.directory else 0.0
+    sync_s = SAVE_FACTOR * save_s if start.checkpoint.directory else 0.0
     return StopTiming(
-        engine=start.engine,
-        grace_s=start.stop_grace_s,
+        engine=start.checkpoint.engine,
+        grace_s=start.program.stop_grace_s,
         save_s=save_s,
         step_s=step_s,
         planned=planned,

@@ -30,16 +30,16 @@ _POLL_S = 0.2
 
 def copy_buckets(context: AgentContext, start: StartDocument, cancelled: Callable[[], bool]) -> str:
     """Copy all buckets and return the error, or "". Blocks."""
-    if not start.buckets:
+    if not start.files.buckets:
         return ""
     paths = context.paths
-    urls = [url for bucket in start.buckets for url in (bucket.url, bucket.near) if url]
+    urls = [url for bucket in start.files.buckets for url in (bucket.url, bucket.near) if url]
     python = find_python(paths.home, *urls)
     if not python:
         text = "no Python 3.11 or newer here has obstore and xxhash: see the previous warning"
-        return f"file_mounts.{start.buckets[0].target}: {text}"
+        return f"file_mounts.{start.files.buckets[0].target}: {text}"
     report = CopyReport(paths, context.journal, context.monotonic())
-    request = [_bucket_request(paths, bucket) for bucket in start.buckets]
+    request = [_bucket_request(paths, bucket) for bucket in start.files.buckets]
     try:
         process = start_side_program(python, "trainer.mounts", request, str(report.folder))
     except OSError as error:

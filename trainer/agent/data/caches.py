@@ -85,22 +85,22 @@ class _CacheProcess(threading.Thread):
 
 def _start(context: AgentContext, start: StartDocument, action: str) -> _CacheProcess | None:
     """Start the helper process; None if there is nothing to do or no Python to do it."""
-    if not start.caches or start.bake:
+    if not start.files.caches or start.program.bake:
         return None
-    near = start.near_store
+    near = start.storage.near
     python = find_python(context.paths.home, near.url)
     if not python:
         if action == "restore":
             text = "are not saved: no Python on this machine has obstore and xxhash"
-            entry = {"status": "failed", "path": ", ".join(start.caches), "text": text}
+            entry = {"status": "failed", "path": ", ".join(start.files.caches), "text": text}
             context.journal.append(wire.CACHE, entry)
         return None
     request = {
         "store_url": near.url,
         "store_options": dict(near.options),
         "job_id": context.config.job_id,
-        "caches": [(path, str(_folder(context, path))) for path in start.caches],
-        "most": start.cache_bytes,
+        "caches": [(path, str(_folder(context, path))) for path in start.files.caches],
+        "most": start.files.cache_bytes,
         "quiet_s": float(context.environ.get("SPOTD_CACHE_QUIET_S", QUIET_S)),
     }
     try:
@@ -108,7 +108,7 @@ def _start(context: AgentContext, start: StartDocument, action: str) -> _CachePr
     except OSError as error:
         entry = {
             "status": "failed",
-            "path": ", ".join(start.caches),
+            "path": ", ".join(start.files.caches),
             "text": f"cannot be saved: {error}",
         }
         context.journal.append(wire.CACHE, entry)

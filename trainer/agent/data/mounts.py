@@ -83,7 +83,7 @@ class Mount:
 
 def mounts_of(paths: AgentPaths, start: StartDocument) -> list[Mount]:
     """Return the job's mounts in the job file's order."""
-    mounted = [bucket for bucket in start.buckets if bucket.mode is not MountMode.COPY]
+    mounted = [bucket for bucket in start.files.buckets if bucket.mode is not MountMode.COPY]
     return [
         Mount(bucket, f"mount-{number}", paths.in_workdir(str(Path(bucket.target).expanduser())))
         for number, bucket in enumerate(mounted)
@@ -98,7 +98,7 @@ def mount_buckets(
     if not mounts:
         return ""
     try:
-        programs = ensure_programs(context.environ, container=bool(start.image))
+        programs = ensure_programs(context.environ, container=bool(start.program.image))
     except FuseError as error:
         return f"file_mounts.{mounts[0].bucket.target}: {error}"
     for mount in mounts:
@@ -196,7 +196,7 @@ class _Mounter:
                 f"vfs_cache_max_size is {bucket.cache_bytes} bytes, but the disk has only "
                 f"{free} free: lower it, or request a larger disk with disk_size"
             )
-        cached = sum(bucket.mode is MountMode.MOUNT_CACHED for bucket in self._start.buckets)
+        cached = sum(bucket.mode is MountMode.MOUNT_CACHED for bucket in self._start.files.buckets)
         return bucket.cache_bytes or free // 2 // cached
 
 
@@ -295,7 +295,7 @@ class Mounts:
         reason = "its process is ending" if running else _reason(script.exit.tail)
         self._record_failure(f"the mount of {mount.text} was lost ({reason})", now)
         # A container sees only the mount that existed when it started.
-        if start.image or times > MAX_REMOUNTS:
+        if start.program.image or times > MAX_REMOUNTS:
             self.lost = f"{self._failure[0]}, {times} times on this machine"
             return
         yield HealthWarning(LOST, f"{self._failure[0]}; it is mounted again", {"times": times})
@@ -307,7 +307,7 @@ class Mounts:
     def _remount(self, mount: Mount, start: StartDocument) -> None:
         """Mount again, in a thread because it may take long."""
         try:
-            programs = ensure_programs(self._context.environ, container=bool(start.image))
+            programs = ensure_programs(self._context.environ, container=bool(start.program.image))
             reason = _Mounter(self._context, start, programs).mount_and_wait(
                 mount, lambda: self._ended
             )

@@ -174,7 +174,7 @@ class Container:
                 script_exit.tail.strip().rpartition("\n")[2]
                 or f"pulling failed: {script_exit.code}"
             )
-            self._append({"status": "failed", "text": text, "image": start.image})
+            self._append({"status": "failed", "text": text, "image": start.program.image})
             return ContainerStatus(stage, text, code=script_exit.code, seconds=script_exit.seconds)
         return self._advance_container(start, script_exit.seconds)
 
@@ -184,7 +184,9 @@ class Container:
             self._success_reported = True
             self._forget_login()
             facts = {name: pull_result[name] for name in ("digest", "engine", "pulled")}
-            self._append({"status": "ok", "image": start.image, "seconds": seconds, **facts})
+            self._append(
+                {"status": "ok", "image": start.program.image, "seconds": seconds, **facts}
+            )
         state = self._hold.state
         if state is ScriptState.ABSENT:
             if self._hold.start_count >= _MAX_STARTS:
@@ -208,16 +210,16 @@ class Container:
                 Stage.UNAVAILABLE, "the process that pulls the image ends at once"
             )
         memory = self._context.paths.memory
-        self._append_begin(start.image)
+        self._append_begin(start.program.image)
         logins = ""
         login = registry_login(start)
         if login:
             folder = memory / "logins"
             folder.mkdir(mode=0o700, exist_ok=True)
-            content = json.dumps(registry_config(start.image, login)).encode()
+            content = json.dumps(registry_config(start.program.image, login)).encode()
             write_private(folder / "config.json", content)
             logins = str(folder)
-        request = {"image": start.image, "logins": logins, "result": str(self._result)}
+        request = {"image": start.program.image, "logins": logins, "result": str(self._result)}
         path = memory / "image.order"
         write_private(path, json.dumps(request).encode())
         argv = [*self._context.supervisor_argv[:-1], "pull", str(path)]
@@ -297,7 +299,7 @@ class Container:
         script, wrapper = paths.memory / f"{name}.sh", self.script_paths(name)[0]
         write_private(script, text.encode())
         write_hook_wheel(paths.folder)
-        if not start.image:
+        if not start.program.image:
             env = build_env(context.environ, context.config, start, paths, claim_until=claim_until)
             argv = ["bash", str(script)]
             return self._spec(name, argv, start, env=env, cwd=str(paths.workdir), stream=stream)

@@ -41,7 +41,7 @@ def inside_script(env: Mapping[str, str], script: Path) -> str:
 def registry_login(start: StartDocument) -> dict[str, str]:
     """Return the registry login among the job's secrets and variables; empty without a user
     name."""
-    variables = {**start.envs, **start.secrets}
+    variables = {**start.program.envs, **start.program.secrets}
     login = {
         field: variables[name] for name, field in LOGIN_VARIABLES.items() if variables.get(name)
     }
@@ -59,9 +59,11 @@ def shared_folders(paths: AgentPaths, start: StartDocument, home: Path) -> list[
         folders.append(paths.memory)  # else it is in the shared memory, which every container has
     if _LOCAL_DISKS.is_dir():
         folders.append(_LOCAL_DISKS)
-    targets = [item.target for item in start.packages] + [item.target for item in start.buckets]
+    targets = [item.target for item in start.files.packages] + [
+        item.target for item in start.files.buckets
+    ]
     folders += [paths.workdir / Path(target).expanduser() for target in targets]
-    for store in map(urlsplit, (start.store_url, *start.other_stores)):
+    for store in map(urlsplit, (start.storage.store_url, *start.storage.others)):
         if store.scheme != "file":
             continue
         folder = Path(unquote(store.path))

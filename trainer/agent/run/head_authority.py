@@ -87,7 +87,7 @@ class Authority:
     def __post_init__(self) -> None:
         self._opened: Fence | None = None
         self._opening = threading.Lock()
-        local = self.start.store_url.startswith("file:")
+        local = self.start.storage.store_url.startswith("file:")
         self._poll_s = POLL_FILE_S if local else POLL_REMOTE_S
         self._directory: DirectorySync | None = None
         if self.directory is not None:
@@ -110,17 +110,17 @@ class Authority:
                 config, start = self.config, self.start
                 self._opened = Fence(
                     MultiStore(
-                        open_store(start.store_url, start.store_options),
+                        open_store(start.storage.store_url, start.storage.store_options),
                         {
                             url: partial(open_store, url, options)
-                            for url, options in start.other_stores.items()
+                            for url, options in start.storage.others.items()
                         },
-                        start.shards_url,
+                        start.storage.shards_url,
                     ),
                     config.job_id,
                     config.generation,
                     config.token,
-                    known_generation=start.head_generation,
+                    known_generation=start.head.head_generation,
                     sleep=self._pause,
                 )
             return self._opened
@@ -213,7 +213,7 @@ class Authority:
             generation=self.config.generation,
             step=head.current.step if head.current else 0,
             created_at_us=self.now_us(),
-            world_size=self.start.num_nodes,
+            world_size=self.start.gang.num_nodes,
             streams=streams,
             state=state,
             final=True,
@@ -246,7 +246,7 @@ class Authority:
             fenced = error
             self.post(lambda: self.listener.on_fenced(fenced))
         except (StoreError, WireError, CorruptError, ValueError, OSError) as error:
-            text = f"the checkpoint store {self.start.store_url!r} cannot be used: {error}"
+            text = f"the checkpoint store {self.start.storage.store_url!r} cannot be used: {error}"
             self.post(lambda: self.listener.on_store_failed(text))
 
     def _try(self, work: Callable[[], None]) -> bool:
@@ -272,15 +272,15 @@ def authority_of(
 
     `report(kind, data)` receives the journal entries of its saves.
     """
-    if start.engine != ENGINE_NONE or start.bake:
+    if start.checkpoint.engine != ENGINE_NONE or start.program.bake:
         return None
     directory = None
-    if start.directory and not context.config.rank:
+    if start.checkpoint.directory and not context.config.rank:
         directory = DirectorySettings(
-            folder=context.paths.in_workdir(start.directory),
-            keep=start.keep,
-            keep_every_steps=start.keep_every_steps,
-            rules=Rules(start.include, start.exclude),
+            folder=context.paths.in_workdir(start.checkpoint.directory),
+            keep=start.checkpoint.keep,
+            keep_every_steps=start.checkpoint.keep_every_steps,
+            rules=Rules(start.checkpoint.include, start.checkpoint.exclude),
             open_within_s=float(context.environ.get("SPOTD_OPEN_WITHIN_S") or OPEN_WITHIN_S),
         )
     return Authority(

@@ -94,7 +94,7 @@ class OutputsCollector:
 
     def _collect(self, start: StartDocument, *, since_ns: int, upload: Upload) -> bool:
         """Select and upload the files, and record both in the journal. Raises _EndedError."""
-        rules = start.outputs
+        rules = start.files.outputs
         if rules is None:
             return True
         selection = select_outputs(self._context, start, rules, since_ns=since_ns)
@@ -108,7 +108,7 @@ class OutputsCollector:
             self._context.journal.append(wire.OUTPUTS, begin)
             add_saver_packages(self._context.paths.home)
             try:
-                open_ = partial(open_store, start.store_url, start.store_options)
+                open_ = partial(open_store, start.storage.store_url, start.storage.store_options)
                 stored = upload_outputs(open_, selection.files, upload)
             except StoreError as error:
                 size = format_size(selection.size)
@@ -153,11 +153,11 @@ def select_outputs(
     """
     workdir = context.paths.workdir
     if rules.patterns:
-        skip = _is_saved(context, start) if start.directory else lambda _: False
+        skip = _is_saved(context, start) if start.checkpoint.directory else lambda _: False
         return select_matching(workdir, patterns=rules.patterns, home=Path.home(), skip=skip)
     folders = [
         context.paths.in_workdir(str(Path(path).expanduser()))
-        for path in (start.directory, *start.caches)
+        for path in (start.checkpoint.directory, *start.files.caches)
         if path
     ]
     return select_changed(
@@ -169,8 +169,8 @@ def select_outputs(
 
 
 def _is_saved(context: AgentContext, start: StartDocument) -> Callable[[Path], bool]:
-    folder = context.paths.in_workdir(start.directory)
-    rules = Rules(start.include, start.exclude)
+    folder = context.paths.in_workdir(start.checkpoint.directory)
+    rules = Rules(start.checkpoint.include, start.checkpoint.exclude)
     return lambda path: (
         path.is_relative_to(folder) and rules.wants(path.relative_to(folder).as_posix())
     )

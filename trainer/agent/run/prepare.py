@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from spotd import wire
-from spotd.wire import AgentConfig, Package, StartDocument
+from spotd.wire import AgentConfig, CheckpointPolicy, Package, StartDocument
 from trainer.agent.base.context import AgentContext
 from trainer.agent.base.paths import AgentPaths
 from trainer.agent.data.buckets import copy_buckets
@@ -48,8 +48,8 @@ def build_env(
         "PYTHONUNBUFFERED": "1",
         **machine,
         **_rendezvous_env(config, start),
-        **start.envs,
-        **start.secrets,
+        **start.program.envs,
+        **start.program.secrets,
         **_job_env(config, start, paths, claim_until=claim_until),
     }
     # After the program's own entries, so that our modules hide none of its.
@@ -61,7 +61,8 @@ def _job_env(
     config: AgentConfig, start: StartDocument, paths: AgentPaths, *, claim_until: float
 ) -> dict[str, str]:
     """Return the variables by which programs learn of their job, its store and their rank."""
-    rank, nodes = str(config.rank), str(start.num_nodes)
+    gang, storage = start.gang, start.storage
+    rank, nodes = str(config.rank), str(gang.num_nodes)
     return {
         "SPOTD_JOB_ID": config.job_id,
         "SPOTD_JOB_NAME": start.job_name,
@@ -72,32 +73,39 @@ def _job_env(
         "SPOTD_SOCKET": str(paths.worker_socket),
         "SPOTD_SAVER": str(paths.saver_socket),
         "SPOTD_HOOK": str(hook_wheel_path(paths.folder)),
-        "SPOTD_ENGINE": start.engine,
-        "SPOTD_CLAIM": start.claim,
+        "SPOTD_CLAIM": start.head.claim,
         "SPOTD_CLAIM_UNTIL": f"{claim_until:.3f}",
-        "SPOTD_HEAD_GENERATION": str(start.head_generation),
-        "SPOTD_STORE_URL": start.store_url,
-        "SPOTD_STORE_OPTIONS": json.dumps(dict(start.store_options), sort_keys=True),
-        "SPOTD_SHARDS_URL": start.shards_url,
-        "SPOTD_SHARD_STORES": json.dumps(start.other_stores, sort_keys=True),
-        "SPOTD_EVERY_STEPS": str(start.every_steps),
-        "SPOTD_EVERY_S": f"{start.every_s:g}",
-        "SPOTD_EVERY": "auto" if start.auto else "",
-        "SPOTD_MTBF_S": f"{start.mtbf_s:g}",
-        "SPOTD_GB_COSTS_S": f"{start.gb_costs_s:g}",
-        "SPOTD_PUT_COSTS_S": f"{start.put_costs_s:g}",
-        "SPOTD_KEEP": str(start.keep),
-        "SPOTD_KEEP_EVERY": str(start.keep_every_steps),
-        "SPOTD_SUSPECT": start.suspect,
+        "SPOTD_HEAD_GENERATION": str(start.head.head_generation),
+        "SPOTD_SUSPECT": start.head.suspect,
+        "SPOTD_STORE_URL": storage.store_url,
+        "SPOTD_STORE_OPTIONS": json.dumps(dict(storage.store_options), sort_keys=True),
+        "SPOTD_SHARDS_URL": storage.shards_url,
+        "SPOTD_SHARD_STORES": json.dumps(storage.others, sort_keys=True),
+        **_checkpoint_env(start.checkpoint),
         **_directory_env(start, paths),
-        "SPOTD_PROGRESS_EVERY_S": f"{start.progress_every_s:g}",
-        "SPOTD_PEER_TIMEOUT_S": f"{start.peer_timeout_s:g}" if start.peer_timeout_s else "",
+        "SPOTD_PROGRESS_EVERY_S": f"{start.program.progress_every_s:g}",
+        "SPOTD_PEER_TIMEOUT_S": f"{gang.peer_timeout_s:g}" if gang.peer_timeout_s else "",
         # Variables that a SkyPilot task expects.
         "SKYPILOT_TASK_ID": f"sky-{config.job_id}",
-        "SKYPILOT_NODE_IPS": "\n".join(start.node_ips),
+        "SKYPILOT_NODE_IPS": "\n".join(gang.node_ips),
         "SKYPILOT_NODE_RANK": rank,
         "SKYPILOT_NUM_NODES": nodes,
-        "SKYPILOT_NUM_GPUS_PER_NODE": str(start.accelerators_per_node),
+        "SKYPILOT_NUM_GPUS_PER_NODE": str(gang.accelerators_per_node),
+    }
+
+
+def _checkpoint_env(policy: CheckpointPolicy) -> dict[str, str]:
+    """Return how often the program saves, and what is kept."""
+    return {
+        "SPOTD_ENGINE": policy.engine,
+        "SPOTD_EVERY_STEPS": str(policy.every_steps),
+        "SPOTD_EVERY_S": f"{policy.every_s:g}",
+        "SPOTD_EVERY": "auto" if policy.auto else "",
+        "SPOTD_MTBF_S": f"{policy.mtbf_s:g}",
+        "SPOTD_GB_COSTS_S": f"{policy.gb_costs_s:g}",
+        "SPOTD_PUT_COSTS_S": f"{policy.put_costs_s:g}",
+        "SPOTD_KEEP": str(policy.keep),
+        "SPOTD_KEEP_EVERY": str(policy.keep_every_steps),
     }
 
 
@@ -108,26 +116,26 @@ def _rendezvous_env(config: AgentConfig, start: StartDocument) -> dict[str, str]
     and rank 0 is where HEAD is claimed. Each generation has its own port, below the kernel's
     ephemeral range, so that no process meets one of an earlier generation.
     """
-    if start.num_nodes < 2 or not start.node_ips:
+    if start.gang.num_nodes < 2 or not start.gang.node_ips:
         return {}
     port_offset = zlib.crc32(f"{config.job_id}/{config.generation}".encode())
     # Both names of the timeout: of the static rendezvous and of others that a command may choose.
-    wait_s = f"{start.peer_timeout_s:.0f}"
+    wait_s = f"{start.gang.peer_timeout_s:.0f}"
     timeout_conf = {"PET_RDZV_CONF": f"timeout={wait_s},join_timeout={wait_s}"}
     return {
-        **(timeout_conf if start.peer_timeout_s else {}),
-        "PET_NNODES": str(start.num_nodes),
+        **(timeout_conf if start.gang.peer_timeout_s else {}),
+        "PET_NNODES": str(start.gang.num_nodes),
         "PET_NODE_RANK": str(config.rank),
-        "PET_MASTER_ADDR": start.node_ips[0],
+        "PET_MASTER_ADDR": start.gang.node_ips[0],
         "PET_MASTER_PORT": str(_FIRST_PORT + port_offset % _PORTS),
     }
 
 
 def _directory_env(start: StartDocument, paths: AgentPaths) -> dict[str, str]:
     """Return the folder to save to, and the checkpoint to resume from, if there is one."""
-    if not start.directory:
+    if not start.checkpoint.directory:
         return {}
-    folder = paths.in_workdir(start.directory)
+    folder = paths.in_workdir(start.checkpoint.directory)
     with contextlib.suppress(OSError):
         return {"SPOTD_DIRECTORY": str(folder), "SPOTD_RESUME": newest_unit(folder)}
     return {"SPOTD_DIRECTORY": str(folder), "SPOTD_RESUME": ""}
@@ -160,7 +168,7 @@ def start_preparing(
             problem = ensure_saver_env(context.paths.home, start.tools)
             if problem:
                 context.journal.append(wire.WARNING, {"text": problem})
-            error = unpack_all(context.paths, start.packages)
+            error = unpack_all(context.paths, start.files.packages)
             error = error or copy_buckets(context, start, cancelled)
             error = error or mount_buckets(context, start, cancelled)
             if not error:

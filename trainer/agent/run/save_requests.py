@@ -75,13 +75,13 @@ class SaveRequests:
         start = self._desired.start
         if not self._blind or self._last_save_at is None or rank or start is None:
             return False
-        every_s = blind_every_s(start.every_s, self._timing_stats.stop_timing().save_s)
-        if start.engine == ENGINE_NONE or every_s >= start.every_s:
+        every_s = blind_every_s(start.checkpoint.every_s, self._timing_stats.stop_timing().save_s)
+        if start.checkpoint.engine == ENGINE_NONE or every_s >= start.checkpoint.every_s:
             return False
         if now - max(self._last_save_at, self._requested_at) < every_s:
             return False
         if not self._warned:
             self._warned = True
-            interval = f"every {every_s:.3g} s instead of {start.every_s:.3g} s"
+            interval = f"every {every_s:.3g} s instead of {start.checkpoint.every_s:.3g} s"
             self._warn(f"while notices cannot be received, the program saves {interval}")
         return True

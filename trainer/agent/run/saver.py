@@ -59,10 +59,16 @@ class Saver:
 
         If that is not possible, the program gets its saver on request.
         """
-        has_checkpoint = start.head_generation and start.engine == _ENGINE
-        if not has_checkpoint or start.image or start.bake or self._context.config.rank:
+        has_checkpoint = start.head.head_generation and start.checkpoint.engine == _ENGINE
+        if (
+            not has_checkpoint
+            or start.program.image
+            or start.program.bake
+            or self._context.config.rank
+        ):
             return
-        python = find_python(self._context.paths.home, start.store_url, *start.other_stores)
+        storage = start.storage
+        python = find_python(self._context.paths.home, storage.store_url, *storage.others)
         if python:
             with suppress(OSError):
                 self.start(_saver_argv(python), start, claim_until)
@@ -78,7 +84,7 @@ class Saver:
         if self._script.state is not ScriptState.ABSENT:
             return
         self._term_sent = False
-        python = "" if start.image else saver_python(self._context.paths.home)
+        python = "" if start.program.image else saver_python(self._context.paths.home)
         text = f"exec {shlex.join(_saver_argv(python) if python else argv)}\n"
         spec = self.container.script_spec(NAME, text, start, stream=NAME, claim_until=claim_until)
         log = str(self._context.paths.folder / f"{NAME}.log")  # not among the job's logs

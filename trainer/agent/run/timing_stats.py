@@ -37,7 +37,7 @@ class TimingStats:
     @property
     def report_every_s(self) -> float:
         """The interval of the program's step reports, in seconds."""
-        return self._desired.start.progress_every_s if self._desired.start else 0.0
+        return self._desired.start.program.progress_every_s if self._desired.start else 0.0
 
     def stop_timing(self) -> StopTiming:
         """Return how long a stop takes."""

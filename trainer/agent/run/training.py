@@ -105,7 +105,7 @@ class Training:
             )
         if self.phase is not Phase.WAITING:
             return
-        if self._start.image:
+        if self._start.program.image:
             self._container.run_scripts_inside(setup=self._setup, run=self._run)
             self._saver.run_in_container()
         if self._run.state is not ScriptState.ABSENT:
@@ -136,15 +136,15 @@ class Training:
             self._poll_setup()
 
     def _poll_setup(self) -> None:
-        if self._start.image and not self._container_ready():
+        if self._start.program.image and not self._container_ready():
             return
-        if self._context.paths.inherits_workdir or not self._start.setup.strip():
+        if self._context.paths.inherits_workdir or not self._start.program.setup.strip():
             self._setup_done()
             return
         self._append_once(wire.SETUP, wire.SETUP, {"status": "begin"})
         state = self._setup.state
         if state is ScriptState.ABSENT:
-            self._start_script(self._setup, "setup", self._start.setup, stream="setup")
+            self._start_script(self._setup, "setup", self._start.program.setup, stream="setup")
         if state is not ScriptState.ENDED:
             return
         if (script_exit := self._setup.exit).code:
@@ -176,7 +176,7 @@ class Training:
     def _setup_done(self) -> None:
         if self._start.hold:
             self._append_once(wire.READY, wire.READY, {})  # a rank only in the next generation
-        elif self._start.bake:
+        elif self._start.program.bake:
             self._exited(wire.EXIT_FINISHED, ScriptExit(0, "setup is done", 0.0))
         elif self._authority is None:
             self._enter_running()
@@ -221,7 +221,7 @@ class Training:
             self._reported.discard(wire.STARTED)
             self._outputs.is_done = False
         stream = f"rank{self._context.config.rank}"
-        self._start_script(self._run, "run", self._start.run, stream=stream)
+        self._start_script(self._run, "run", self._start.program.run, stream=stream)
 
     def _enter_running(self) -> None:
         self.phase = Phase.RUNNING
@@ -230,13 +230,13 @@ class Training:
         self._authority.start_watch()
         context = self._context
         # In a folder, the files tell whether the program resumed. Rank 0 speaks for all ranks.
-        if not self._start.directory and not context.config.rank:
+        if not self._start.checkpoint.directory and not context.config.rank:
             self._printed_steps = PrintedStepsWatch(
                 LogReader(context.paths.logs / "rank0.log"),
-                before=self._start.printed_steps,
+                before=self._start.program.printed_steps,
                 report=context.journal.append,
                 monotonic=context.monotonic,
-                report_every_s=self._start.progress_every_s,
+                report_every_s=self._start.program.progress_every_s,
             )
 
     def _start_script(self, script: Script, name: str, text: str, *, stream: str) -> None:
@@ -303,9 +303,9 @@ class Training:
             self._leave(self._interpret_exit(script_exit.code), script_exit)
         elif self._desired.stopping is not None:
             self._release(script_exit)
-        elif script_exit.code == 0 and self._start.num_nodes == 1:
+        elif script_exit.code == 0 and self._start.gang.num_nodes == 1:
             self._collect_outputs(finished=True, then=self._settle_success)
-        elif self._start.directory:
+        elif self._start.checkpoint.directory:
             self.phase = Phase.SETTLING
             self._authority.start_last_save()
         else:
@@ -344,7 +344,7 @@ class Training:
 
         A program that failed is restarted, so its outputs get only FAILED_S.
         """
-        if self._outputs.is_done or self._start.outputs is None:
+        if self._outputs.is_done or self._start.files.outputs is None:
             then(True)
             return
         self.phase = Phase.COLLECTING
@@ -440,7 +440,7 @@ class Training:
     def _find_unsaved(self) -> str:
         """Return a warning about files that the program writes and nothing saves, or ""."""
         start, since_ns = self._start, self._started_ns()
-        if self._authority is not None and not start.directory:
+        if self._authority is not None and not start.checkpoint.directory:
             text = describe_left_files(self._context.paths.workdir, since_ns=since_ns)
             if text != NONE:
                 return (
@@ -448,10 +448,10 @@ class Training:
                     f"{text}. A machine that is lost takes them with it; to save a folder, write "
                     "spotd: {checkpoint: {mode: directory, path: FOLDER}} into the job file"
                 )
-        if start.outputs is None:
+        if start.files.outputs is None:
             return ""
-        selection = select_outputs(self._context, start, start.outputs, since_ns=since_ns)
-        too_large = join_problems(selection.problems) if not start.outputs.patterns else ""
+        selection = select_outputs(self._context, start, start.files.outputs, since_ns=since_ns)
+        too_large = join_problems(selection.problems) if not start.files.outputs.patterns else ""
         return too_large and f"not all that the program writes will be uploaded: {too_large}"
 
     def _report_unsaved(self, text: str) -> None:
@@ -517,7 +517,7 @@ class Training:
 
     def _finished(self) -> bool:
         """Whether this is rank 0 of a gang whose script exited 0."""
-        first_of_gang = self._start.num_nodes > 1 and not self._context.config.rank
+        first_of_gang = self._start.gang.num_nodes > 1 and not self._context.config.rank
         return first_of_gang and self._run.state is ScriptState.ENDED and not self._run.exit.code
 
     def _end(self) -> None:

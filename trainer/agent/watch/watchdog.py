@@ -179,8 +179,8 @@ class Watchdog:
         start, stopping = self._desired.start, self._desired.stopping
         if start is None or stopping is not None or self._training.phase is not Phase.RUNNING:
             return 0.0
-        known = start.num_nodes > 1 and start.engine == "spotd"
-        return start.peer_timeout_s if known and self._training.verdict is None else 0.0
+        known = start.gang.num_nodes > 1 and start.checkpoint.engine == "spotd"
+        return start.gang.peer_timeout_s if known and self._training.verdict is None else 0.0
 
     def _describe_hang(self) -> str:
         steps = self._hang_detector
@@ -274,7 +274,7 @@ class Watchdog:
     def _may_restart(self) -> bool:
         """Whether the program may restart here: once, and only if it is not part of a gang."""
         start = self._desired.start
-        return not self._restarted and start is not None and start.num_nodes == 1
+        return not self._restarted and start is not None and start.gang.num_nodes == 1
 
     def _end(self, verdict: HealthVerdict, dumps: list[StackDump] | None = None) -> None:
         training = self._training

@@ -49,8 +49,8 @@ def test_a_job_is_stored_with_all_it_needs_later(rig: Rig, client: PathClient) -
     assert (job["name"], job["phase"]) == ("other", "waiting")
     stored = rig.store.jobs.find(job["id"])
     assert stored is not None
-    assert stored.spec.envs == {"LR": "2"}
-    assert set(stored.spec.packages) == {
+    assert stored.spec.program.envs == {"LR": "2"}
+    assert set(stored.spec.files.packages) == {
         Mount(digests["work"], ""),
         Mount(digests["mount"], "/opt/x"),
         Mount(digests["file"], "data"),
@@ -137,7 +137,7 @@ def test_a_job_that_comes_after_another(rig: Rig, client: PathClient) -> None:
     third = submission(name="validate", request_id="r3", after=named["id"])
     last = client.post("/v1/jobs", third)
     chain = [rig.store.jobs.find(job["id"]) for job in (first, named, last)]
-    assert [job.spec.after for job in chain if job] == ["", first["id"], named["id"]]
+    assert [job.spec.queue.after for job in chain if job] == ["", first["id"], named["id"]]
     assert client.get(f"/v1/jobs/{last['id']}")["after"] == named["id"]
 
 

@@ -85,7 +85,7 @@ def test_what_it_came_after_is_lost_as_well(rig: Rig, client: PathClient) -> Non
         assert take_over(client, yaml=JOB_FILE + "  after: search\n")["id"] == LOST
     stored = rig.store.jobs.find(LOST)
     assert stored is not None
-    assert stored.spec.after == ""
+    assert stored.spec.queue.after == ""
 
 
 def test_what_begins_with_an_import_still_comes_after_another(rig: Rig, client: PathClient) -> None:
@@ -98,7 +98,7 @@ def test_what_begins_with_an_import_still_comes_after_another(rig: Rig, client: 
     take_over(client, yaml=text)
     stored = rig.store.jobs.find(LOST)
     assert stored is not None
-    assert stored.spec.after == before
+    assert stored.spec.queue.after == before
 
 
 def test_a_job_that_the_database_has_is_refused(rig: Rig, client: PathClient) -> None:

@@ -10,6 +10,7 @@ from providers.base import OfferRequest
 from spotd.api.request.request import ApiError
 from spotd.api.views.gang_network import refuse_slow
 from spotd.base.errors import UserError
+from spotd.domain.fast_replace import changed
 from spotd.domain.market import Market
 from spotd.planner.placement.rank import rank
 from tests.fixtures.path_client import PathClient
@@ -29,7 +30,7 @@ def refused(market_: Market) -> tuple[str, str]:
 
 def test_the_refusal_names_the_key_and_who_has_one() -> None:
     other = replace(JOINED, accelerator="A100", instance_type="nd40", price_microusd_per_h=1)
-    region = replace(GANG, alternatives=(OfferRequest(accelerator="H100", cloud="aws"),))
+    region = changed(GANG, alternatives=(OfferRequest(accelerator="H100", cloud="aws"),))
     with pytest.raises(ApiError) as caught:
         refuse_slow(region, market((*OFFERS, JOINED, other)))
     assert "num_nodes is 2" in caught.value.text
@@ -64,7 +65,7 @@ def test_what_may_run_is_not_refused() -> None:
     refuse_slow(GANG, market((*OFFERS, JOINED)))
     refuse_slow(GANG, market(()))  # no cloud has said what it sells
     refuse_slow(GANG, market((offer(local=True),)))
-    refuse_slow(replace(GANG, fast_network=False), market(OFFERS))
+    refuse_slow(changed(GANG, fast_network=False), market(OFFERS))
 
 
 def test_submission_and_plan_say_it(rig: Rig, client: PathClient) -> None:

@@ -72,10 +72,13 @@ def test_a_faster_machine_is_compared_by_the_work_that_it_does(rig: Rig) -> None
         price_microusd_per_h=2 * slow.price_microusd_per_h,
     )
     speeds = (Speed("H100", 8, 1.0), Speed("B200", 8, 4.0))
-    wanted = replace(
+    wanted = changed(
         spec,
-        alternatives=(*spec.alternatives, replace(spec.alternatives[0], accelerator="B200")),
-        wishes=replace(spec.wishes, speeds=speeds),
+        alternatives=(
+            *spec.resources.alternatives,
+            replace(spec.resources.alternatives[0], accelerator="B200"),
+        ),
+        preferences=replace(spec.preferences, speeds=speeds),
     )
     weighed = compare_spot(
         ApiRequest(rig.context()), wanted, changed(market, offers=(SPOT, slow, fast))
@@ -95,10 +98,10 @@ def test_what_keeps_nothing_is_at_risk_for_as_long_as_it_runs_there(rig: Rig) ->
         price = round(SPOT.price_microusd_per_h * times)  # the same for the same work
         other = replace(SPOT, accelerator="B200", price_microusd_per_h=price)
         on_demand = replace(OFFERS[1], accelerator="B200")
-        wanted = replace(
+        wanted = changed(
             spec,
-            alternatives=(replace(spec.alternatives[0], accelerator="B200"),),
-            wishes=replace(spec.wishes, speeds=(Speed("B200", 8, times),)),
+            alternatives=(replace(spec.resources.alternatives[0], accelerator="B200"),),
+            preferences=replace(spec.preferences, speeds=(Speed("B200", 8, times),)),
         )
         weighed = compare_spot(
             ApiRequest(rig.context()), wanted, changed(market, offers=(other, on_demand))

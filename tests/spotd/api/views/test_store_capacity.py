@@ -4,7 +4,6 @@ cost that are read in another cloud."""
 from __future__ import annotations
 
 from collections import namedtuple
-from dataclasses import replace
 
 import pytest
 
@@ -12,6 +11,7 @@ from providers.catalogs.storage import storage_prices
 from spotd.api.views import store_capacity
 from spotd.api.views.store_capacity import mount_warnings
 from spotd.base.errors import UserError
+from spotd.domain.fast_replace import changed
 from spotd.wire import Bucket, MountMode
 from tests.fixtures.path_client import PathClient
 from tests.spotd.api.rig import Rig
@@ -88,7 +88,7 @@ def test_a_mount_that_is_read_in_another_cloud_says_what_each_gb_costs() -> None
         Bucket("/c", "s3://b/y", mode=MountMode.MOUNT_CACHED),
         Bucket("/e", "s3://b/z"),
     )
-    spec = replace(job().spec, buckets=mounts)
+    spec = changed(job().spec, buckets=mounts)
     far = offer("gcp-1a", 1.0)
     near = offer("aws-1a", 1.0, region="us-east-1")
     streamed, cached, copied = mount_warnings(spec, there, [near, far])

@@ -6,7 +6,6 @@ import pytest
 
 from spotd.domain.job import Attempt, Job
 from spotd.domain.node import Node
-from spotd.domain.parts import field_names
 from spotd.domain.plan import (
     JOB_DECISIONS,
     NODE_DECISIONS,
@@ -18,6 +17,7 @@ from spotd.domain.plan import (
 )
 from spotd.domain.states import TRANSITIONS, IllegalTransitionError, LeaveReason, NodeState, Outcome
 from spotd.planner.core.apply import apply, apply_all
+from spotd.wire.parts import field_names
 from tests.spotd.planner.build import JOB, NOW, node, view
 
 L, B, R, D, T, G = NodeState

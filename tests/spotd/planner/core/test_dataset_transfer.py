@@ -33,7 +33,7 @@ COPY = frozenset({"gs://central/c"})
 
 def a_job(**fields: Any) -> JobSpec:
     mounts = (Bucket("/data", "dataset://corpus"), Bucket("/m", "s3://east/models"))
-    return spec(**({"buckets": mounts, "wishes": Preferences(work_s=36_000.0)} | fields))
+    return spec(**({"buckets": mounts, "preferences": Preferences(work_s=36_000.0)} | fields))
 
 
 def world(*offers: Offer, data: DataSet = DATA, **fields: Any) -> Market:
@@ -108,7 +108,7 @@ def test_where_a_machine_would_end_for_it_none_is_rented(
 @pytest.mark.parametrize("steered", [True, False])
 def test_data_draws_a_job_to_where_it_is(*, steered: bool) -> None:
     """$270 are more than ten hours, or a day, at $6 less; and nothing is where they were paid."""
-    of = a_job() if steered else a_job(wishes=Preferences())
+    of = a_job() if steered else a_job(preferences=Preferences())
     assert asks(world(), of) == NEAR
     assert asks(world(data=replace(DATA, staged=COPY)), of) == FAR
     assert asks(world(data=replace(DATA, size_bytes=TB // 10)), of) == FAR, "$9 are soon earned"

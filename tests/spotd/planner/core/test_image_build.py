@@ -276,7 +276,7 @@ def test_every_machine_has_a_name_of_its_own_for_its_image() -> None:
     names = [vendor_name(BAKE, done(token=f"t-{number}")) for number in range(2)]
     assert names[0] != names[1]
     assert names[0].startswith("spotd-torch-")
-    check_name(vendor_name(replace(BAKE, bake="a" * 40), done()))
+    check_name(vendor_name(changed(BAKE, bake="a" * 40), done()))
     assert len(names[0]) == len("spotd-torch-") + 12
 
 
@@ -293,11 +293,11 @@ def test_setup_is_skipped_only_where_it_would_do_the_same(change: dict[str, Any]
     base = spec(image_id="baked:torch", setup="pip install torch")
     node = hello(image_id="ami-1", image_setup=setup_digest(BAKE))
     assert not needs_setup(base, node)
-    assert needs_setup(replace(base, **change), node)
+    assert needs_setup(changed(base, **change), node)
     assert needs_setup(base, hello())
-    assert needs_setup(replace(base, bake="torch-2"), node), "a bake is for its setup"
+    assert needs_setup(changed(base, bake="torch-2"), node), "a bake is for its setup"
     one, other = ({"A": "1", "B": "2"}, {"B": "2", "A": "1"})
-    assert setup_digest(replace(base, envs=one)) == setup_digest(replace(base, envs=other))
+    assert setup_digest(changed(base, envs=one)) == setup_digest(changed(base, envs=other))
     assert len(setup_digest(BAKE)) == 32, "labels of Google Cloud have 63 characters"
 
 

@@ -370,7 +370,7 @@ def test_who_trains_on_until_it_is_replaced_saves_only_then(reason: LeaveReason)
     """It was to leave ten minutes ago, and no notice says when it goes: that its replacement took
     so long to come up takes nothing away from its last save."""
     one = node(D, leave_reason=reason, drained_at_us=minutes_ago(10))
-    whole_s = view(one).job.spec.setup_timeout_s + view(one).job.spec.stop_grace_s
+    whole_s = view(one).job.spec.timeouts.setup_timeout_s + view(one).job.spec.timeouts.stop_grace_s
     assert claim(one) == ("after_release", whole_s)
     told = changed(one, told_release_at_us=NOW - 10 * S)
     assert claim(told) == ("after_release", 20.0)

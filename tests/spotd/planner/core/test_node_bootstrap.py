@@ -23,6 +23,7 @@ from spotd.wire import (
     parse_agent_config,
     parse_start,
 )
+from spotd.wire.parts import build
 from tests.spotd.planner.build import NOW, head, job, node, offer, spec
 
 SPEC = spec(
@@ -60,7 +61,7 @@ def started(**data: object) -> StartDocument:
 
 def test_an_agent_knows_which_node_it_is() -> None:
     """And where it cannot be told when to end, it is not."""
-    kept = job(spec=replace(SPEC, keep_on_failure_s=9.0))
+    kept = job(spec=changed(SPEC, keep_on_failure_s=9.0))
     told = agent_config("d0", kept, node(generation=3, rank=1), Cloud(), NOW)  # type: ignore[arg-type]
     expected = AgentConfig(
         deployment="d0",
@@ -88,40 +89,45 @@ def test_an_agent_knows_when_booked_time_ends(left_s: int | None, told_s: float)
 
 
 def test_a_start_carries_the_job_and_what_was_decided_for_the_node() -> None:
-    expected = StartDocument(
-        job_name="train",
-        num_nodes=2,
-        node_ips=("10.0.0.1", "10.0.0.2"),
-        accelerators_per_node=8,
-        setup="pip install x",
-        run="python train.py",
-        envs={"LR": "1"},
-        secrets={"TOKEN": "x"},
-        packages=(Package("0" * 64, "/opt/x"),),
-        store_url="file:///ckpt",
-        store_options={"region": "r"},
-        engine="spotd",
-        claim="after_release",
-        claim_deadline_s=12.0,
-        every_steps=7,
-        every_s=8.0,
-        keep=9,
-        keep_every_steps=50,
-        stop_grace_s=10.0,
-        progress_every_s=11.0,
-        peer_timeout_s=1200.0,
-        head_generation=2,
-        caches=("~/c",),
-        cache_bytes=5,
-        outputs=OutputRules(),
+    expected = build(
+        StartDocument,
+        {
+            "job_name": "train",
+            "num_nodes": 2,
+            "node_ips": ("10.0.0.1", "10.0.0.2"),
+            "accelerators_per_node": 8,
+            "setup": "pip install x",
+            "run": "python train.py",
+            "envs": {"LR": "1"},
+            "secrets": {"TOKEN": "x"},
+            "packages": (Package("0" * 64, "/opt/x"),),
+            "store_url": "file:///ckpt",
+            "store_options": {"region": "r"},
+            "engine": "spotd",
+            "claim": "after_release",
+            "claim_deadline_s": 12.0,
+            "every_steps": 7,
+            "every_s": 8.0,
+            "keep": 9,
+            "keep_every_steps": 50,
+            "stop_grace_s": 10.0,
+            "progress_every_s": 11.0,
+            "peer_timeout_s": 1200.0,
+            "head_generation": 2,
+            "caches": ("~/c",),
+            "cache_bytes": 5,
+            "outputs": OutputRules(),
+        },
     )
     assert started() == expected
-    packages = [vars(package) for package in expected.packages]
+    packages = [vars(package) for package in expected.files.packages]
     sent = expected.to_data() | {"packages": packages, "node_ips": ["10.0.0.1", "10.0.0.2"]}
     sent |= {"caches": ["~/c"], "buckets": [], "shard_stores": [], "include": [], "exclude": []}
     sent |= {"outputs": {"patterns": [], "max_bytes": 10_000_000_000}}
     assert parse_start(sent) == expected
-    assert parse_start(sent | {"outputs": None}).outputs is None, "as an older daemon sends it"
+    assert parse_start(sent | {"outputs": None}).files.outputs is None, (
+        "as an older daemon sends it"
+    )
 
 
 @pytest.mark.parametrize(
@@ -137,28 +143,28 @@ def test_a_start_names_the_outputs(
     outputs: tuple[str, ...] | None, bake: str, rules: OutputRules | None
 ) -> None:
     effect = Effect(EffectKind.START, node(), job(), NOW, DATA)
-    document = start_document(job(spec=replace(SPEC, outputs=outputs, bake=bake)), effect, {}, {})
-    assert document.outputs == rules
+    document = start_document(job(spec=changed(SPEC, outputs=outputs, bake=bake)), effect, {}, {})
+    assert document.files.outputs == rules
 
 
 def test_a_start_names_the_checkpoint_that_is_not_to_be_resumed_from() -> None:
-    assert started().suspect == ""
-    assert started(suspect="jobs/j0/m").suspect == "jobs/j0/m"
+    assert started().head.suspect == ""
+    assert started(suspect="jobs/j0/m").head.suspect == "jobs/j0/m"
 
 
 def test_a_start_says_whether_the_machine_is_for_an_image_and_what_its_image_lacks() -> None:
-    assert not started().bake
+    assert not started().program.bake
     on_image = node(image_id="ami-1", image_setup=setup_digest(SPEC))
     effect = Effect(EffectKind.START, on_image, job(), NOW, DATA)
-    assert start_document(job(spec=SPEC), effect, {}, {}).setup == "", "it has that"
-    bakes = start_document(job(spec=replace(SPEC, bake="torch-2")), effect, {}, {})
-    assert (bakes.bake, bakes.setup) == (True, SPEC.setup)
+    assert start_document(job(spec=SPEC), effect, {}, {}).program.setup == "", "it has that"
+    bakes = start_document(job(spec=changed(SPEC, bake="torch-2")), effect, {}, {})
+    assert (bakes.program.bake, bakes.program.setup) == (True, SPEC.program.setup)
 
 
 def test_a_container_that_no_job_began_with_is_named_as_it_is() -> None:
     effect = Effect(EffectKind.START, node(), job(), NOW, DATA)
-    contained = job(spec=replace(SPEC, image_id="docker:r.io/x:1"))
-    assert start_document(contained, effect, {}, {}).image == "r.io/x:1"
+    contained = job(spec=changed(SPEC, image_id="docker:r.io/x:1"))
+    assert start_document(contained, effect, {}, {}).program.image == "r.io/x:1"
 
 
 @pytest.mark.parametrize(
@@ -173,27 +179,34 @@ def test_a_start_names_the_container_that_the_job_began_with(
     image_id: str, digest: str, image: str
 ) -> None:
     effect = Effect(EffectKind.START, node(), job(), NOW, DATA)
-    contained = job(spec=replace(SPEC, image_id=image_id))
+    contained = job(spec=changed(SPEC, image_id=image_id))
     document = start_document(contained, effect, {}, {}, digest)
-    assert document.image == image
-    assert parse_start(json.loads(json.dumps(document.to_data()))).image == image
+    assert document.program.image == image
+    assert parse_start(json.loads(json.dumps(document.to_data()))).program.image == image
 
 
 def test_a_job_that_chooses_its_own_pauses_is_told_what_to_go_by() -> None:
     effect = Effect(EffectKind.START, node(), job(), NOW, DATA)
     told = start_document(job(), effect, {}, {}, "", CheckpointTerms(7200.0, 8.1, 0.5))
-    assert (told.auto, told.mtbf_s, told.gb_costs_s, told.put_costs_s) == (True, 7200.0, 8.1, 0.5)
+    assert (
+        told.checkpoint.auto,
+        told.checkpoint.mtbf_s,
+        told.checkpoint.gb_costs_s,
+        told.checkpoint.put_costs_s,
+    ) == (True, 7200.0, 8.1, 0.5)
     assert parse_start(json.loads(json.dumps(told.to_data()))) == told
-    assert not start_document(job(), effect, {}, {}).auto
+    assert not start_document(job(), effect, {}, {}).checkpoint.auto
     older = {
         k: v for k, v in told.to_data().items() if k not in {"auto", *vars(CheckpointTerms(1.0))}
     }
-    assert not parse_start(json.loads(json.dumps(older))).auto, "a box that does not know of it"
+    assert not parse_start(json.loads(json.dumps(older))).checkpoint.auto, (
+        "a box that does not know of it"
+    )
 
 
 def test_a_job_without_a_head_has_had_no_generation() -> None:
     effect = Effect(EffectKind.START, node(), job(), NOW, DATA)
-    assert start_document(job(), effect, {}, {}).head_generation == 0
+    assert start_document(job(), effect, {}, {}).head.head_generation == 0
 
 
 @pytest.mark.parametrize(

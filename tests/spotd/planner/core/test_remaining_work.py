@@ -22,10 +22,12 @@ FIRST, SECOND = (
 )
 
 
-def a_view(wishes: Preferences, *saved: GenerationSaves, step: int = 0, **fields: Any) -> View:
+def a_view(preferences: Preferences, *saved: GenerationSaves, step: int = 0, **fields: Any) -> View:
     seen = head(step=step) if step else None
     here = node(NodeState.RUNNING)
-    return view(here, job={"spec": spec(wishes=wishes), "head": seen}, saved=saved, **fields)
+    return view(
+        here, job={"spec": spec(preferences=preferences), "head": seen}, saved=saved, **fields
+    )
 
 
 def test_a_step_takes_what_lies_between_the_newest_checkpoints() -> None:
@@ -43,7 +45,7 @@ def test_before_two_checkpoints_it_is_what_is_foretold() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wishes", "saved", "step", "expected"),
+    ("preferences", "saved", "step", "expected"),
     [
         (Preferences(work_steps=1000), (FIRST,), 100, 9000.0),
         (Preferences(work_steps=1000), (), 100, None),  # nobody knows how long a step takes
@@ -60,9 +62,9 @@ def test_before_two_checkpoints_it_is_what_is_foretold() -> None:
     ],
 )
 def test_what_is_left(
-    wishes: Preferences, saved: tuple[GenerationSaves, ...], step: int, expected: float | None
+    preferences: Preferences, saved: tuple[GenerationSaves, ...], step: int, expected: float | None
 ) -> None:
-    assert left_s(a_view(wishes, *saved, step=step)) == expected
+    assert left_s(a_view(preferences, *saved, step=step)) == expected
 
 
 def test_a_machine_of_half_the_speed_does_half_as_much_in_its_time() -> None:

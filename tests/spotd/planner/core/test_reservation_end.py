@@ -111,7 +111,7 @@ def test_a_machine_without_an_end_is_as_it_was() -> None:
 @pytest.mark.parametrize(("left_s", "out"), [(LEAD_S + 900, True), (LEAD_S + 901, False)])
 def test_time_that_is_hardly_enough_to_boot_is_not_asked_for(left_s: float, out: bool) -> None:
     asked = spec(boot_timeout_s=900.0)
-    wants = replace(asked.alternatives[0], capacity_types=(CapacityType.BLOCK,))
-    [row] = rank(replace(asked, alternatives=(wants,)), market((booked(left_s),)), NOW)
+    wants = replace(asked.resources.alternatives[0], capacity_types=(CapacityType.BLOCK,))
+    [row] = rank(changed(asked, alternatives=(wants,)), market((booked(left_s),)), NOW)
     assert (row.code == ENDS) is out is too_short(booked(left_s), 900.0, NOW)
     assert ("its booked time ends in 35 min" in row.excluded) is out

@@ -9,6 +9,7 @@ import pytest
 from providers.base import CapacityType, Offer
 from providers.stores import bucket
 from spotd.domain.datasets import DataSet
+from spotd.domain.fast_replace import changed
 from spotd.domain.job import CheckpointSpec, JobSpec
 from spotd.planner.core.checkpoint_interval import mtbf_s
 from spotd.planner.core.shard_stores import (
@@ -145,11 +146,11 @@ def test_it_counts_where_a_machine_is_chosen_and_under_the_cap() -> None:
     assert not second.excluded
     by_price = rank(saving(size_bytes=0), OFFERS, NOW)
     assert [row.offer for row in by_price] == [GCP, AWS]
-    capped = replace(saving(), max_hourly_microusd=178_000_000)
+    capped = changed(saving(), max_hourly_microusd=178_000_000)
     [_, dear] = rank(capped, OFFERS, NOW)
     assert (dear.offer, dear.code) == (GCP, TOO_DEAR)
     assert "$144.00/h of egress" in dear.excluded
-    fits = replace(saving(), max_hourly_microusd=179_000_000)
+    fits = changed(saving(), max_hourly_microusd=179_000_000)
     assert not any(row.excluded for row in rank(fits, OFFERS, NOW))
 
 
@@ -161,12 +162,12 @@ def test_requests_cost_by_parts_and_count_where_a_machine_is_chosen_and_under_th
     assert requests_microusd_per_h(AWS, saving(), OFFERS) is None
     assert requests_microusd_per_h(AWS, saving(size_bytes=0), priced) is None
     assert requests_microusd_per_h(AWS, saving(engine="none"), priced) is None
-    capped = replace(saving(), max_hourly_microusd=36_357_659)
+    capped = changed(saving(), max_hourly_microusd=36_357_659)
     dear = next(row for row in rank(capped, priced, NOW) if row.offer == AWS)
     assert dear.code == TOO_DEAR
     assert "$0.3577/h of egress and requests above max_hourly_cost" in dear.excluded
     assert not could_run(capped, AWS, priced, NOW)
-    fits = replace(saving(), max_hourly_microusd=36_357_660)
+    fits = changed(saving(), max_hourly_microusd=36_357_660)
     row = next(row for row in rank(fits, priced, NOW) if row.offer == AWS)
     assert (row.excluded, row.score_microusd_per_h) == ("", 36_357_660)
     assert could_run(fits, AWS, priced, NOW)
@@ -182,9 +183,9 @@ def test_all_that_is_known_of_what_checkpoints_cost_an_hour() -> None:
 
 
 def test_each_machine_of_a_gang_carries_its_share() -> None:
-    gang = replace(saving(), num_nodes=2, max_hourly_microusd=35_000_000 + 72_000_000)
+    gang = changed(saving(), num_nodes=2, max_hourly_microusd=35_000_000 + 72_000_000)
     assert not any(row.excluded and row.offer == GCP for row in rank(gang, OFFERS, NOW))
-    tight = replace(gang, max_hourly_microusd=gang.max_hourly_microusd - 1)
+    tight = changed(gang, max_hourly_microusd=gang.limits.max_hourly_microusd - 1)
     assert any(row.code == TOO_DEAR and row.offer == GCP for row in rank(tight, OFFERS, NOW))
 
 
@@ -211,7 +212,7 @@ def test_a_gang_s_pauses_are_those_of_its_machines_together(num_nodes: int, pric
     costs_s = 120_000 / (price * num_nodes / 3600) if price else 0.0
     pause_s = cadence.interval_s(STALL_S, 0.0, mtbf_s(there, (), num_nodes), costs_s)
     assert LEAST_S < pause_s < MOST_S
-    gang = replace(saving(auto=True, size_bytes=10**9), num_nodes=num_nodes)
+    gang = changed(saving(auto=True, size_bytes=10**9), num_nodes=num_nodes)
     found = egress_microusd_per_h(there, gang, OFFERS)
     assert found == pytest.approx(120_000 * 3600 / pause_s, abs=1)
 
@@ -282,7 +283,7 @@ def test_beside_its_store_a_machine_pays_for_the_way_back_alone() -> None:
 
 def test_with_its_way_back_an_offer_may_be_above_the_cap() -> None:
     near = replace(OFFERS, places=NEAR, shards=SHARDS)
-    capped = replace(saving(), max_hourly_microusd=GCP.price_microusd_per_h + 1_000_000)
+    capped = changed(saving(), max_hourly_microusd=GCP.price_microusd_per_h + 1_000_000)
     row = next(row for row in rank(capped, near, NOW) if row.offer == GCP)
     assert row.code == TOO_DEAR
 

@@ -42,7 +42,7 @@ def world(**fields: Any) -> Market:
     ],
 )
 def test_residency_is_where_a_machine_stands(residency: tuple[str, ...], free: list[str]) -> None:
-    rows = rank(spec(wishes=Preferences(residency=residency)), world(), NOW)
+    rows = rank(spec(preferences=Preferences(residency=residency)), world(), NOW)
     assert [row.offer.region for row in rows if not row.excluded] == free
     out = {row.offer.region: row for row in rows if row.excluded}
     assert {row.code for row in out.values()} <= {RESIDENCE}
@@ -54,21 +54,27 @@ def test_residency_is_where_a_machine_stands(residency: tuple[str, ...], free: l
 
 @pytest.mark.req("DAT-04")
 def test_a_region_in_the_eu_is_run_by_an_american_company_all_the_same() -> None:
-    row = rank(spec(wishes=Preferences(residency=("DE",), not_operated_from=("US",))), world(), NOW)
+    row = rank(
+        spec(preferences=Preferences(residency=("DE",), not_operated_from=("US",))), world(), NOW
+    )
     told = {one.offer.region: one.excluded for one in row}
     assert told[FRANKFURT] == "who runs it is at home in US (not_operated_from)"
 
 
 def test_who_runs_a_cloud_and_is_not_known_may_not() -> None:
-    wishes = Preferences(not_operated_from=("US",))
+    preferences = Preferences(not_operated_from=("US",))
     other = offer("zz-1a", provider="zz", cloud="zz")
-    assert "nobody knows where who runs zz" in out_of_place(spec(wishes=wishes), other, world())
+    assert "nobody knows where who runs zz" in out_of_place(
+        spec(preferences=preferences), other, world()
+    )
     known = market((other,), operators={"zz": "DE"})
-    assert out_of_place(spec(wishes=wishes), other, known) == ""
+    assert out_of_place(spec(preferences=preferences), other, known) == ""
 
 
 def test_why_a_job_waits_names_it() -> None:
-    rows = rank(spec(wishes=Preferences(residency=("GB",))), world(disabled={"aws": "off"}), NOW)
+    rows = rank(
+        spec(preferences=Preferences(residency=("GB",))), world(disabled={"aws": "off"}), NOW
+    )
     assert "allow other places (spotd.residency, not_operated_from)" in advise(rows)
     mixed = [*rows, *rank(spec(), world(disabled={"aws": "off"}), NOW)]
     assert "4 where the job may not run" in by_reason(mixed)

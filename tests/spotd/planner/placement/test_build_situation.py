@@ -9,6 +9,7 @@ import pytest
 
 from providers.base import CapacityType, Scope
 from providers.catalogs.egress import first_tier_prices
+from spotd.domain.fast_replace import changed
 from spotd.domain.job import CheckpointSpec, JobSpec
 from spotd.domain.market import Market, Refusal
 from spotd.domain.node import Node
@@ -33,8 +34,8 @@ STORE = CheckpointSpec("s3://bucket", "spotd", every_s=300.0, size_bytes=872_000
 
 
 def a_job(**fields: Any) -> JobSpec:
-    wants = (replace(spec().alternatives[0], capacity_types=tuple(CapacityType)),)
-    base = {"wishes": Preferences(work_s=36_000.0), "checkpoint": STORE, "alternatives": wants}
+    wants = (replace(spec().resources.alternatives[0], capacity_types=tuple(CapacityType)),)
+    base = {"preferences": Preferences(work_s=36_000.0), "checkpoint": STORE, "alternatives": wants}
     return spec(**(base | fields))
 
 
@@ -124,7 +125,7 @@ def test_spot_that_is_too_dear_for_ever_is_no_hope() -> None:
 
 def test_nothing_is_told_of_nothing() -> None:
     assert situate(view(job={"spec": a_job()}), market(()), NOW, (), None) is None
-    unknown = a_job(wishes=Preferences(work_steps=100))
+    unknown = a_job(preferences=Preferences(work_steps=100))
     rows = rank(unknown, market(), NOW)
     assert situate(view(job={"spec": unknown}), market(), NOW, rows, None) is None
 
@@ -226,7 +227,7 @@ def test_what_a_pool_was_seen_as_comes_with_it() -> None:
 
 def test_speeds_are_those_of_the_accelerator_and_its_number() -> None:
     speeds = (Speed("H100", 8, 1.0), Speed("a100", 8, 0.4))
-    of = a_job(wishes=Preferences(work_s=9.0, speeds=speeds))
+    of = a_job(preferences=Preferences(work_s=9.0, speeds=speeds))
     slow = replace(SPOT, accelerator="A100")
     assert speed_of(of, slow) == 0.4
     assert speed_of(of, replace(slow, accelerator_count=16)) == 0.4
@@ -234,14 +235,16 @@ def test_speeds_are_those_of_the_accelerator_and_its_number() -> None:
     assert speed_of(of, replace(slow, accelerator="L4")) == 1.0
     assert speed_of(of, SPOT) == 1.0
     assert speed_of(of, None) == 1.0
-    want = tuple(replace(spec().alternatives[0], accelerator=name) for name in ("H100", "A100"))
-    both = replace(of, alternatives=want)
+    want = tuple(
+        replace(spec().resources.alternatives[0], accelerator=name) for name in ("H100", "A100")
+    )
+    both = changed(of, alternatives=want)
     first, second = told(both, market((SPOT, replace(FAR, accelerator="A100")))).situation.pools
     assert (first.speed, second.speed) == (1.0, 0.4)
 
 
 def test_steps_that_were_measured_on_a_slow_machine_are_fewer_hours_on_a_fast_one() -> None:
-    of = a_job(wishes=Preferences(work_s=36_000.0, speeds=(Speed("A100", 8, 0.5),)))
+    of = a_job(preferences=Preferences(work_s=36_000.0, speeds=(Speed("A100", 8, 0.5),)))
     here = node(NodeState.RUNNING, offer=replace(SPOT, accelerator="A100"))
     saved = (GenerationSaves(1, 0, 100, NOW - 1000 * S, NOW, 5),)
     job = {"spec": of, "head": head(step=100)}
@@ -259,4 +262,4 @@ def test_who_is_not_steered() -> None:
     assert steered(a_job())
     shrinking = a_job(num_nodes=2, elastic=Elastic(OnNodeLoss.SHRINK))
     assert not steered(shrinking)
-    assert not steered(a_job(wishes=Preferences(objective=Objective.SPEED, work_s=9.0)))
+    assert not steered(a_job(preferences=Preferences(objective=Objective.SPEED, work_s=9.0)))

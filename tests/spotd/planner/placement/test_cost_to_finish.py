@@ -25,12 +25,14 @@ ON_DEMAND = CapacityType.ON_DEMAND
 SPOT = offer("aws-1a", 10.0)
 FULL = offer("aws-1a", 40.0, capacity_type=ON_DEMAND)
 SLOW = offer("aws-1b", 8.0, accelerator="A100")
-KINDS = tuple(replace(spec().alternatives[0], accelerator=name) for name in ("H100", "A100"))
+KINDS = tuple(
+    replace(spec().resources.alternatives[0], accelerator=name) for name in ("H100", "A100")
+)
 
 
 def a_job(objective: Objective = Objective.COST, slow: float = 1.0, **fields: Any) -> JobSpec:
-    wishes = Preferences(objective, speeds=(Speed("H100", 8, 1.0), Speed("A100", 8, slow)))
-    return spec(**({"wishes": wishes, "alternatives": KINDS} | fields))
+    preferences = Preferences(objective, speeds=(Speed("H100", 8, 1.0), Speed("A100", 8, slow)))
+    return spec(**({"preferences": preferences, "alternatives": KINDS} | fields))
 
 
 def first(of: JobSpec, *offers: Offer, **fields: Any) -> Offer:
@@ -72,8 +74,8 @@ def test_of_equal_hours_the_cheaper_one_is_asked_for() -> None:
 def test_without_saves_a_deadline_is_kept_where_nobody_takes_the_machine_away() -> None:
     """A pool that sells only spot is not a place for it, and was not a reason to fail."""
     unsaved = CheckpointSpec(store="", engine="none")
-    wishes = Preferences(work_s=36_000.0)
-    job = a_job(checkpoint=unsaved, deadline_us=NOW + 200 * 3600 * S, wishes=wishes)
+    preferences = Preferences(work_s=36_000.0)
+    job = a_job(checkpoint=unsaved, deadline_us=NOW + 200 * 3600 * S, preferences=preferences)
     elsewhere = offer("gcp-1a", 9.0)
     found = worth(job, market([FULL, SPOT, elsewhere]))
     assert found[elsewhere.key] == float("inf")
@@ -102,7 +104,7 @@ def test_an_order_that_the_file_names_comes_first() -> None:
 def test_each_interruption_costs_a_start_and_half_a_pause() -> None:
     """Of spot every four hours, before this fleet knows better: a start of ten minutes, and half of
     the five between two saves."""
-    of = a_job(wishes=Preferences(work_s=36_000.0))
+    of = a_job(preferences=Preferences(work_s=36_000.0))
     by_key = cost(of, market((SPOT, FULL, SLOW)))
     spot, full = by_key[SPOT.key], by_key[FULL.key]
     assert spot.train_usd == 100.0
@@ -112,7 +114,7 @@ def test_each_interruption_costs_a_start_and_half_a_pause() -> None:
     assert spot.total_usd == pytest.approx(100 + 10 / 6 + 10 * 2.5 * 750 / 3600)
     assert spot.hours == pytest.approx(10 + 1 / 6 + 2.5 * 750 / 3600)
     assert 0 < full.lost_usd < 1.0
-    gang = cost(replace(of, num_nodes=2), market((SPOT, FULL)))[SPOT.key]
+    gang = cost(changed(of, num_nodes=2), market((SPOT, FULL)))[SPOT.key]
     assert gang.train_usd == 200.0
     assert gang.lost_usd == pytest.approx(20 * 5 * 750 / 3600)
 
@@ -152,7 +154,7 @@ def test_what_never_began_is_no_life_and_it_is_reckoned_once() -> None:
 def test_the_way_there_is_paid_and_the_way_back_as_likely_as_it_is_needed() -> None:
     size = {"size_bytes": 1_000_000_000_000, "every_steps": 9, "every_s": 0.0}
     save = CheckpointSpec("s3://b", "spotd", **size)
-    of = a_job(checkpoint=save, wishes=Preferences(work_s=14_400.0))
+    of = a_job(checkpoint=save, preferences=Preferences(work_s=14_400.0))
     around = {"places": {"s3://b": ("aws", "aws-1")}, "leaving": {"aws": 90_000, "gcp": 0}}
     far = offer("gcp-1a", 8.0)
     sold = market((SPOT, far), **around)
@@ -167,7 +169,7 @@ def test_the_way_there_is_paid_and_the_way_back_as_likely_as_it_is_needed() -> N
 
 
 def test_half_the_speed_is_twice_the_time() -> None:
-    of = a_job(wishes=Preferences(work_s=36_000.0, speeds=(Speed("A100", 8, 0.5),)))
+    of = a_job(preferences=Preferences(work_s=36_000.0, speeds=(Speed("A100", 8, 0.5),)))
     slow = cost(of, market((SPOT, SLOW)))[SLOW.key]
     assert slow.train_usd == 160.0
     assert slow.hours > 20
@@ -177,7 +179,7 @@ def test_where_there_is_nothing_to_choose_nothing_is_reckoned() -> None:
     assert worth(a_job(), market((SPOT,))) == {}
     assert worth(a_job(), market((SPOT, FULL), disabled={"aws": "off"})) == {}
     assert set(worth(a_job(), market((SPOT, FULL, SLOW)))) == {SPOT.key, FULL.key, SLOW.key}
-    assert cost(a_job(wishes=Preferences(work_steps=9)), market((SPOT, FULL))) == {}
+    assert cost(a_job(preferences=Preferences(work_steps=9)), market((SPOT, FULL))) == {}
 
 
 def test_speed_is_worth_its_hours_and_cost_its_dollars() -> None:
@@ -188,7 +190,7 @@ def test_speed_is_worth_its_hours_and_cost_its_dollars() -> None:
 
 
 def test_the_places_are_told_in_their_order_with_what_the_policy_says() -> None:
-    of = a_job(wishes=Preferences(work_s=36_000.0))
+    of = a_job(preferences=Preferences(work_s=36_000.0))
     found = compared(of_spec(of, NOW), market((FULL, SPOT)), NOW)
     assert [row.offer for row in found.rows] == [SPOT, FULL]
     assert [one.row.offer for one in found.costs] == [SPOT, FULL]
@@ -221,7 +223,7 @@ def test_the_same_work_in_the_same_places_is_reckoned_once_and_other_work_anew()
     alone = worths(view(job={"spec": plain}), sold, NOW, list(rows))
     assert alone == told
     assert alone is not told, "a list of its own"
-    long = replace(plain, wishes=replace(plain.wishes, work_s=9 * 86_400.0))
+    long = replace(plain, preferences=replace(plain.preferences, work_s=9 * 86_400.0))
     assert worths(view(job={"spec": long}), sold, NOW, rank(long, sold, NOW)) != told
     lost = NodeLifetime("x-g1-0", SPOT.key, NOW, "", NOW, 0, 0, NOW + 900 * S, 0, LeaveReason.LOST)
     again = changed(sold, past=FleetHistory((lost,)))

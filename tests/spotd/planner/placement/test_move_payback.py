@@ -88,9 +88,11 @@ def test_the_soonest_paid_back_comes_first() -> None:
 def test_an_hour_of_work_is_what_is_compared() -> None:
     """Half as fast at half the price saves nothing."""
     slow = replace(FAR, accelerator="A100", price_microusd_per_h=9_965_000)
-    kinds = tuple(replace(spec().alternatives[0], accelerator=name) for name in ("H100", "A100"))
-    wishes = Preferences(speeds=(Speed("H100", 8, 1.0), Speed("A100", 8, 0.5)))
-    [move] = found(a_job(alternatives=kinds, wishes=wishes), NEAR, slow)
+    kinds = tuple(
+        replace(spec().resources.alternatives[0], accelerator=name) for name in ("H100", "A100")
+    )
+    preferences = Preferences(speeds=(Speed("H100", 8, 1.0), Speed("A100", 8, 0.5)))
+    [move] = found(a_job(alternatives=kinds, preferences=preferences), NEAR, slow)
     assert move.saves_usd_per_h == pytest.approx(0.0)
     assert move.hours is None
 

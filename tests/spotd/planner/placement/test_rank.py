@@ -271,7 +271,7 @@ def test_a_job_that_is_steered_asks_again_where_there_was_no_room_every_ten_minu
     sold = market((one,), refusals=said)
     (row,) = rank(spec(), sold, NOW)
     assert row.until_us > NOW
-    (row,) = rank(spec(wishes=Preferences(work_s=9.0)), sold, NOW)
+    (row,) = rank(spec(preferences=Preferences(work_s=9.0)), sold, NOW)
     assert not row.excluded
 
 

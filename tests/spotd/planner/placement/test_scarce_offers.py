@@ -40,7 +40,7 @@ def asker(name: str, priority: int = 900, at_us: int = BACK_US, **fields: Any) -
     """It waits since long ago, and is to ask since a second ago."""
     keys = fields.pop("keys", ())
     of: JobSpec = fields.pop("of", spec(priority=priority))
-    turn = QueueEntry(name, name, of.num_nodes, 0, priority, created_at_us=5)
+    turn = QueueEntry(name, name, of.resources.num_nodes, 0, priority, created_at_us=5)
     return WaitingRequest(replace(turn, **fields), of, at_us, frozenset(keys))
 
 
@@ -259,7 +259,9 @@ def test_for_ever_nobody_waits_where_all_are_ready() -> None:
     specs = {n: spec(num_nodes=1 + i % 3, priority=100 * (i % 2)) for i, n in enumerate(names)}
     left = dict(specs)
     while left:
-        line = [asker(n, of.priority, of=of, created_at_us=int(n[1])) for n, of in left.items()]
+        line = [
+            asker(n, of.queue.priority, of=of, created_at_us=int(n[1])) for n, of in left.items()
+        ]
         now = sold(*line, offers=offers, refusals=spoiled)
         may = []
         for name, of in left.items():

@@ -13,7 +13,6 @@ from spotd.domain.fast_replace import changed
 from spotd.domain.market import Market
 from spotd.domain.node import EffectKind, MachineStatus, Node, NodeLease, NodeStartup
 from spotd.domain.on_node_loss import Elastic, OnNodeLoss
-from spotd.domain.parts import values_of
 from spotd.domain.plan import MoveNode, Plan
 from spotd.domain.states import LeaveReason, NodeState
 from spotd.domain.units import S
@@ -22,6 +21,7 @@ from spotd.planner.core.next_effect import need
 from spotd.planner.core.node_bootstrap import agent_config, start_document
 from spotd.planner.offers.cooldowns import refusal_of
 from spotd.planner.rules.gang_resize import KNOWN_OF_MACHINES, REGROWN
+from spotd.wire.parts import values_of
 from tests.spotd.planner.build import (
     NOW,
     OFFERS,
@@ -284,8 +284,8 @@ def test_a_moved_one_is_started_with_all_of_its_gang() -> None:
     after, plan = decided(*two, **job(num_nodes=3))
     (effect, _) = [e for e in effects_of(after, plan.armed, NOW) if e.kind is EffectKind.START]
     document = start_document(after.job, effect, {}, {})
-    assert (document.num_nodes, document.hold) == (2, False)
-    assert document.node_ips == ("10.1.0.0", "10.1.0.1")
+    assert (document.gang.num_nodes, document.hold) == (2, False)
+    assert document.gang.node_ips == ("10.1.0.0", "10.1.0.1")
 
 
 def test_a_newcomer_whose_setup_fails_ends_no_job() -> None:

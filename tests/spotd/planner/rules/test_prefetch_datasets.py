@@ -35,8 +35,8 @@ OFFERS = (
 
 
 def a_job(regions: int = 2, usd: float = 1000.0) -> JobSpec:
-    wishes = Preferences(ahead=PrefetchLimits(regions, int(usd * 1e6)))
-    return spec(buckets=(Bucket("/d", "dataset://corpus"),), wishes=wishes)
+    preferences = Preferences(ahead=PrefetchLimits(regions, int(usd * 1e6)))
+    return spec(buckets=(Bucket("/d", "dataset://corpus"),), preferences=preferences)
 
 
 def world(data: DataSet = DATA) -> Market:

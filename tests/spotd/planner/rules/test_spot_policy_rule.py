@@ -55,7 +55,7 @@ STARTS = tuple(
 def wanted(hours_left: float = 60.0, work_h: float = 40.0, **fields: Any) -> JobSpec:
     """A job that has to be done within `hours_left`."""
     base = {
-        "wishes": Preferences(work_s=work_h * 3600),
+        "preferences": Preferences(work_s=work_h * 3600),
         "deadline_us": NOW + int(hours_left * HOUR) if hours_left else 0,
         "checkpoint": CheckpointSpec("file:///ckpt", "spotd", every_s=300.0),
     }
@@ -213,7 +213,7 @@ def test_without_a_deadline_nothing_is_waited_for() -> None:
 
 def test_spot_alone_waits_past_its_deadline() -> None:
     """Nothing else is permitted: the guard has nothing to ask for."""
-    only = replace(wanted(1.0), alternatives=(OfferRequest("H100", 8, capacity_types=(SPOT,)),))
+    only = changed(wanted(1.0), alternatives=(OfferRequest("H100", 8, capacity_types=(SPOT,)),))
     after, _ = settle(a_view(of=only), sold(refusals=(refused(CHEAP),)))
     assert after.nodes == ()
     assert asked(a_view(of=only), sold()) == [CHEAP.key]
@@ -287,7 +287,7 @@ def test_on_demand_is_given_back_when_it_has_saved_where_waiting_for_spot_costs_
 def test_on_demand_that_takes_long_to_save_is_not_given_back_without_the_time_for_it() -> None:
     here, out = trains(FULL), sold(refusals=(refused(CHEAP),))
     for grace_s, state in ((60.0, NodeState.DRAINING), (200 * 3600.0, NodeState.RUNNING)):
-        of = replace(wanted(200.0), stop_grace_s=grace_s)
+        of = changed(wanted(200.0), stop_grace_s=grace_s)
         after, _ = settle(a_view(here, of=of), out)
         assert by_id(after, here).state is state
 

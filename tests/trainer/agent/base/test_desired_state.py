@@ -28,7 +28,7 @@ def test_a_later_start_may_only_let_head_be_claimed_earlier(tmp_path: Path) -> N
     desired.accept(start(tmp_path, claim=CLAIM_AFTER_RELEASE, claim_deadline_s=60.0), 112.0)
     assert desired.claim_terms(112.0) == (CLAIM_NOW, 0.0), "not taken back"
     assert desired.start is not None
-    assert desired.start.run == "true", "the rest is as it was first"
+    assert desired.start.program.run == "true", "the rest is as it was first"
 
 
 def test_the_flag_says_what_is_left_at_this_moment(tmp_path: Path) -> None:

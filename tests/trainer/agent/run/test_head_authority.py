@@ -11,7 +11,7 @@ import pytest
 
 from providers.stores.base import StoreUnavailableError
 from providers.stores.local import LocalStore
-from spotd.wire import AgentConfig, Head, Manifest
+from spotd.wire import AgentConfig, CheckpointStorage, Head, Manifest
 from tests.fixtures.late import LateStore
 from tests.fixtures.waiting import LIMIT_S
 from trainer.agent.run import head_authority
@@ -44,7 +44,8 @@ def test_success_is_committed_behind_a_save_that_landed_late(
     fence.claim()
     with store.losing(), pytest.raises(StoreUnavailableError):
         fence.commit(Manifest("job", 1, 3, created_at_us=0, world_size=1))
-    start: Any = SimpleNamespace(store_url=store.url, num_nodes=1)
+    storage, gang = CheckpointStorage(store.url, {}), SimpleNamespace(num_nodes=1)
+    start: Any = SimpleNamespace(storage=storage, gang=gang)
     config = AgentConfig("deployment", "job", 1, 0, "token", "local")
     said: Any = listener
     ours = Authority(config, start, said, lambda call: call(), threading.Event(), lambda: 0)

@@ -1,26 +1,28 @@
 """Fields of a record that is divided into parts, reached by name alone.
 
 A large record groups its fields into smaller records, its parts. No two fields of a record and its
-parts have the same name, so a column of the database names one of them.
+parts have the same name, so a column of the database, and a key of a stored or sent object, names
+one of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import MISSING, Field, asdict, fields
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 T = TypeVar("T")
 
-PART = {"part": True}  # metadata of a field that is a part; its default tells its class
+PART = {"part": True}  # metadata of a field that is a part
 
 
 @cache
-def parts_of(kind: Any) -> Mapping[str, type]:
+def parts_of(kind: Any) -> Mapping[str, Any]:
     """The parts of a dataclass: field -> class."""
-    found = (item for item in fields(kind) if item.metadata.get("part"))
-    return {item.name: type(item.default) for item in found}
+    names = [item.name for item in fields(kind) if item.metadata.get("part")]
+    types = get_type_hints(kind) if names else {}
+    return {name: types[name] for name in names}
 
 
 @cache
@@ -30,13 +32,32 @@ def part_names(kind: Any) -> Mapping[str, str]:
 
 
 @cache
+def fields_of(kind: Any) -> Mapping[str, Field[Any]]:
+    """All fields of a dataclass by name, those of its parts in place of the parts."""
+    parts, found = parts_of(kind), list[Field[Any]]()
+    for item in fields(kind):
+        found += fields(parts[item.name]) if item.name in parts else (item,)
+    return {item.name: item for item in found}
+
+
+@cache
 def field_names(kind: Any) -> tuple[str, ...]:
     """The names of all fields of a dataclass, those of its parts in place of the parts."""
-    parts, names = parts_of(kind), []
-    for item in fields(kind):
-        inner = parts.get(item.name)
-        names += [item.name] if inner is None else [field.name for field in fields(inner)]
-    return tuple(names)
+    return tuple(fields_of(kind))
+
+
+@cache
+def types_of(kind: Any) -> Mapping[str, Any]:
+    """The types of the fields of a dataclass and of its parts."""
+    found = get_type_hints(kind)
+    for inner in parts_of(kind).values():
+        found |= get_type_hints(inner)
+    return {name: found[name] for name in fields_of(kind)}
+
+
+def is_required(item: Field[Any]) -> bool:
+    """Return whether the field has no default."""
+    return item.default is MISSING and item.default_factory is MISSING
 
 
 def value_of(record: object, name: str) -> Any:
@@ -49,6 +70,15 @@ def value_of(record: object, name: str) -> Any:
 def values_of(record: object, names: tuple[str, ...]) -> dict[str, Any]:
     """The values of several fields."""
     return {name: value_of(record, name) for name in names}
+
+
+def flat_data(record: Any) -> dict[str, Any]:
+    """`dataclasses.asdict`, with the fields of the parts in place of the parts."""
+    kind: Any = type(record)
+    data = asdict(record)
+    for part in parts_of(kind):
+        data |= data.pop(part)
+    return data
 
 
 def build(kind: type[T], values: Mapping[str, Any]) -> T:

@@ -7,14 +7,40 @@ from dataclasses import dataclass, field, fields
 
 import pytest
 
+from spotd.domain.job import JobSpec
 from spotd.domain.node import Node
-from spotd.domain.parts import PART, build, field_names, part_names, parts_of, value_of, values_of
+from spotd.wire import StartDocument
+from spotd.wire.parts import (
+    PART,
+    build,
+    field_names,
+    fields_of,
+    flat_data,
+    is_required,
+    part_names,
+    parts_of,
+    types_of,
+    value_of,
+    values_of,
+)
 
 
 @dataclass(frozen=True)
 class Side:
     width: int = 1
     height: int = 2
+
+
+@dataclass(frozen=True)
+class Lid:
+    colour: str
+    hinges: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Chest:
+    lid: Lid = field(metadata=PART)
+    locked: bool = False
 
 
 @dataclass(frozen=True)
@@ -38,6 +64,23 @@ def test_a_record_is_built_of_values_and_gives_them_back() -> None:
     assert build(Box, values_of(made, field_names(Box))) == made
 
 
+def test_a_part_without_a_default_has_fields_that_are_required() -> None:
+    assert build(Chest, {"colour": "red"}) == Chest(Lid("red"))
+    with pytest.raises(TypeError, match="lid"):
+        build(Chest, {"locked": True})
+    assert [name for name, item in fields_of(Chest).items() if is_required(item)] == ["colour"]
+    assert types_of(Chest) == {"colour": str, "hinges": tuple[int, ...], "locked": bool}
+
+
+def test_the_data_of_a_record_is_flat() -> None:
+    assert flat_data(Chest(Lid("red", (1, 2)))) == {
+        "colour": "red",
+        "hinges": (1, 2),
+        "locked": False,
+    }
+    assert flat_data(Side()) == {"width": 1, "height": 2}
+
+
 def test_a_name_that_is_not_there_is_refused() -> None:
     with pytest.raises(AttributeError, match="weight"):
         value_of(Box("b"), "weight")
@@ -45,7 +88,7 @@ def test_a_name_that_is_not_there_is_refused() -> None:
         build(Box, {"name": "b", "weight": 1})
 
 
-@pytest.mark.parametrize("kind", [Node], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", [JobSpec, Node, StartDocument], ids=lambda kind: kind.__name__)
 def test_no_two_fields_of_a_record_and_its_parts_have_the_same_name(kind: type) -> None:
     names = [*field_names(kind), *parts_of(kind)]
     assert [name for name, count in Counter(names).items() if count > 1] == []
