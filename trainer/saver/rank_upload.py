@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -46,6 +46,7 @@ class SnapshotLabel:
     released: bool = False
     final: bool = False
     state: Mapping[str, Any] = field(default_factory=dict)
+    keeps: Sequence[Mapping[str, Any]] = ()  # `name` and `ref` of earlier checkpoints to retain
 
     @property
     def is_last(self) -> bool:
@@ -55,7 +56,7 @@ class SnapshotLabel:
     @property
     def is_urgent(self) -> bool:
         """Somebody waits for this snapshot, perhaps because the machine is about to end."""
-        return self.is_last or self.trigger == "asked"
+        return self.is_last or self.trigger in ("asked", "final")
 
 
 class RankUpload:

@@ -355,6 +355,9 @@ class Agent:
     def on_busy(self, for_s: float) -> None:
         self._context.post(lambda: self._watchdog.allow_silence(for_s))
 
+    def on_idle(self, rank: int) -> None:
+        self._context.post(lambda: self._watchdog.on_idle(rank))
+
     def on_saver_request(self, argv: Sequence[str]) -> None:
         self._context.post(lambda: self._training.request_saver(argv))
 

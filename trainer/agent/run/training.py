@@ -281,7 +281,8 @@ class Training:
             self._run.kill()  # processes that the script left behind
         self._script_ended = True
         restarts = self.verdict is not None and self.verdict.again and not self.final
-        if self._saver.finish(now, self._desired.stopping, is_reused=restarts):
+        succeeded = not self._run.exit.code and not restarts
+        if self._saver.finish(now, self._desired.stopping, is_reused=restarts, succeeded=succeeded):
             # After what the connections have posted.
             self._context.post(lambda: self._run_ended(self._run.exit))
 

@@ -46,6 +46,7 @@ class Run:
     def __init__(
         self,
         *,
+        name: str = "",
         data: Any = None,
         seed: int | None = None,
         config: Mapping[str, Any] | None = None,
@@ -64,10 +65,10 @@ class Run:
         self._seed = seed
         self._losses: tuple[float | Tensor | None, int] = (None, 0)
         self._resumed: Resumed | None = None
-        self._session = Session(self._collect, config=config, any_ranks=any_ranks)
+        self._session = Session(self._collect, name=name, config=config, any_ranks=any_ranks)
 
     def __enter__(self) -> Run:
-        """Wait until HEAD may be claimed, and restore. Ends the program if the job is finished."""
+        """Wait until HEAD may be claimed, and restore what training changes."""
         try:
             self._resumed = self._session.begin()
             if self._resumed is not None and self._resumed.weights is not None:
@@ -76,7 +77,7 @@ class Run:
             if self._resumed is not None:
                 self._restore(self._resumed)
         except BaseException:
-            self._session.close()
+            self._session.fail()
             raise
         return self
 
@@ -86,11 +87,11 @@ class Run:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Commit the final state, which completes the job. After an error nothing is saved."""
+        """Commit the results of this training. After an error nothing is saved."""
         if kind is None:
             self._session.finish()
         else:
-            self._session.close()
+            self._session.fail()
 
     @property
     def done(self) -> int:
@@ -102,13 +103,14 @@ class Run:
 
         Random generators are restored with the first step: create iterators before.
         """
-        session = self._session
-        session.progress.steps = total
-        if self._resumed is not None and self._seed is None:
-            rng_state.restore(self._resumed.per_rank["chance"])
+        session, resumed = self._session, self._resumed
+        session.expect_steps(total)
+        ended = resumed is not None and resumed.ended
+        if resumed is not None and (self._seed is None or ended):
+            rng_state.restore(resumed.per_rank["chance"])
         self._resumed = None
         session.reset_timers()
-        while session.step < total:
+        while session.step < total and not ended:
             if self._seed is not None:
                 rng_state.seed(self._seed, session.step, session.ranks.rank)
             yield session.step
@@ -157,7 +159,7 @@ class Run:
 
     def _collect(self) -> tuple[Any, Any]:
         per_rank = {name: one.state_dict() for name, one in self._per_rank_objects.items()}
-        per_rank["chance"] = {} if self._seed is not None else rng_state.capture()
+        per_rank["chance"] = rng_state.capture()
         return {name: one.state_dict() for name, one in self._objects.items()}, per_rank
 
     def _restore(self, resumed: Resumed) -> None:
