@@ -137,10 +137,14 @@ class Program:
 
         Raises RuntimeError, ValueError, OSError if nothing could be saved.
         """
-        program = cls._current
-        if program is None or program._closed or program._pid != os.getpid():
-            program = cls._current = cls(env)
-        return program
+        if cls._current is None or not cls._current.is_usable:
+            cls._current = cls(env)
+        return cls._current
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it is connected, and of this process and not of one that forked it."""
+        return not self._closed and self._pid == os.getpid()
 
     @property
     def reports(self) -> bool:
