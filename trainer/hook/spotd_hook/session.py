@@ -126,7 +126,9 @@ class Session:
         self._first_step, self._ended, point = description
         resumed = None
         if point is not None:
-            resumed = self._resume(point, self.ranks.broadcast_tensors(tensors))
+            resumed = self._resume(
+                point, self.ranks.broadcast_tensors(None if self.ranks.rank else tensors)
+            )
         self._print_begin(resumed)
         self.reset_timers()
         return resumed
