@@ -78,19 +78,20 @@ def main() -> int:
 def finish_job(service: SaverService) -> None:
     """Record that the job is done, if its last training has ended; retried for FINISH_S."""
     until_s = time.monotonic() + FINISH_S
-    while True:
-        try:
-            service.finish_job()
-        except StoreUnavailableError as error:
-            if time.monotonic() >= until_s:
-                _LOG.warning("the end of the job is not recorded: %s", error)
-                return
-            time.sleep(RETRY_S)
-        except (StoreError, FencedError, CorruptError, WireError) as error:
+    while (error := _try_to_finish(service)) is not None:
+        if not isinstance(error, StoreUnavailableError) or time.monotonic() >= until_s:
             _LOG.warning("the end of the job is not recorded: %s", error)
             return
-        else:
-            return
+        time.sleep(RETRY_S)
+
+
+def _try_to_finish(service: SaverService) -> Exception | None:
+    """Return the error, or None."""
+    try:
+        service.finish_job()
+    except (StoreError, FencedError, CorruptError, WireError) as error:
+        return error
+    return None
 
 
 def lower_priority() -> None:

@@ -27,8 +27,19 @@ from transformers import (
 )
 
 
+def hold(where: str, step: int) -> None:
+    """Wait at the place and step that HELD_IN names until the file HELD_UNTIL exists."""
+    if os.environ.get("HELD_IN") == f"{where} {step}":
+        Path(f"held in {where}").touch()
+        while not Path(os.environ["HELD_UNTIL"]).exists():
+            time.sleep(0.005)
+
+
 class Rows(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
-    def __init__(self, count: int, seed: int) -> None:
+    trainer: Trainer | None = None
+
+    def __init__(self, count: int, seed: int, name: str) -> None:
+        self.name = name
         generator = torch.Generator().manual_seed(seed)
         self.rows = torch.randint(0, 64, (count, 16), generator=generator)
 
@@ -36,17 +47,15 @@ class Rows(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         return len(self.rows)
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        if Rows.trainer is not None:
+            hold(self.name, Rows.trainer.state.global_step)
         return {"input_ids": self.rows[index], "labels": self.rows[index]}
 
 
 class Hold(TrainerCallback):
-    """Waits before the step after HELD_AFTER until the file HELD_UNTIL exists."""
-
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         del args, control, kwargs
-        if state.global_step == int(os.environ.get("HELD_AFTER", "-1")):
-            while not Path(os.environ["HELD_UNTIL"]).exists():
-                time.sleep(0.005)
+        hold("step", state.global_step)
 
 
 def digest(model: torch.nn.Module) -> str:
@@ -74,14 +83,15 @@ def train(arguments: argparse.Namespace, number: int, model: torch.nn.Module) ->
     trainer = Trainer(
         model=model,
         args=TrainingArguments(**settings),
-        train_dataset=Rows(40, number),
-        eval_dataset=Rows(16, 99),
+        train_dataset=Rows(40, number, "data"),
+        eval_dataset=Rows(16, 99, "evaluation"),
         callbacks=callbacks,
     )
     if not arguments.plain:
         import spotd_hook
 
         trainer.add_callback(spotd_hook.hf.Callback(trainer))
+    Rows.trainer = trainer
     output = trainer.train()
     timed = ("runtime", "per_second", "flos")
     history = [

@@ -59,6 +59,7 @@ class Model(pl.LightningModule):
         return nn.functional.mse_loss(self.layers(rows), rows.square().sum(dim=1, keepdim=True))
 
     def validation_step(self, rows: torch.Tensor) -> None:
+        hold("evaluation", self.trainer.global_step)
         loss = self.training_step(rows)
         self.log("val_loss", loss)
         self.seen.append((self.trainer.global_step, float(loss)))
@@ -78,14 +79,18 @@ class Model(pl.LightningModule):
         }
 
 
-class Hold(Callback):
-    """Waits before the batch after HELD_AFTER steps until the file HELD_UNTIL exists."""
+def hold(where: str, step: int) -> None:
+    """Wait at the place and step that HELD_IN names until the file HELD_UNTIL exists."""
+    if os.environ.get("HELD_IN") == f"{where} {step}":
+        Path(f"held in {where}").touch()
+        while not Path(os.environ["HELD_UNTIL"]).exists():
+            time.sleep(0.005)
 
+
+class Hold(Callback):
     def on_train_batch_start(self, trainer: Any, *args: Any, **kwargs: Any) -> None:
         del args, kwargs
-        if trainer.global_step == int(os.environ.get("HELD_AFTER", "-1")):
-            while not Path(os.environ["HELD_UNTIL"]).exists():
-                time.sleep(0.005)
+        hold("step", trainer.global_step)
 
 
 def fit(arguments: argparse.Namespace, number: int) -> None:
@@ -113,7 +118,7 @@ def fit(arguments: argparse.Namespace, number: int) -> None:
         loader = torch.utils.data.DataLoader(rows, batch_size=4, shuffle=True)
     check = torch.utils.data.DataLoader(
         [torch.randn(8, generator=torch.Generator().manual_seed(n)) for n in range(90, 98)],
-        batch_size=8,
+        batch_size=4,
     )
     trainer.fit(model, loader, check)
     total = hashlib.sha256()

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from spotd.wire import EXIT_FINISHED, EXIT_RELEASED
-from tests.fixtures.waiting import LIMIT_S
+from tests.fixtures.waiting import LIMIT_S, wait_until
 from tests.trainer.hook.rig import Program
 from tests.trainer.hook.test_hf import MODULES
 from tests.trainer.rig import AgentEnd
@@ -99,7 +99,7 @@ def test_a_run_that_was_interrupted_keeps_what_a_whole_one_keeps(
     arguments = (json.dumps(settings), *more)
     whole = reference(tmp_path / "whole", arguments)
     hold = tmp_path / "go on"
-    held = {"HELD_AFTER": str(left_at), "HELD_UNTIL": str(hold), "SPOTD_EVERY_STEPS": "4"}
+    held = {"HELD_IN": f"step {left_at}", "HELD_UNTIL": str(hold), "SPOTD_EVERY_STEPS": "4"}
     program = Program(tmp_path / "parts", FINETUNE, arguments, 1, {**OFFLINE, **held}, MODULES)
     process = program.start(1, agent)
     agent.wait("progress", lambda data: data["to_step"] >= left_at)
@@ -118,6 +118,49 @@ def test_a_run_that_was_interrupted_keeps_what_a_whole_one_keeps(
     assert results(program) == whole
 
 
+@pytest.mark.parametrize("returns", [True, False])
+@pytest.mark.parametrize(
+    ("settings", "more", "held"),
+    [
+        pytest.param(PLATEAU, (), "evaluation 12", id="an evaluation"),
+        pytest.param(EPOCHS, (), "evaluation 10", id="an epoch's evaluation"),
+        pytest.param(BEST, ("--patience", "3"), "evaluation 12", id="with early stopping"),
+        pytest.param(PLATEAU, (), "data 13", id="a wait for data"),
+    ],
+)
+def test_a_machine_that_ends_while_no_step_does_loses_nothing(
+    tmp_path: Path,
+    agent: AgentEnd,
+    settings: dict[str, Any],
+    more: tuple[str, ...],
+    held: str,
+    returns: bool,
+) -> None:
+    """Whether the program comes to the next moment where it is asked, or never does."""
+    arguments = (json.dumps(settings), *more)
+    whole = reference(tmp_path / "whole", arguments)
+    step, go_on = int(held.split()[1]), tmp_path / "go on"
+    env = {**OFFLINE, "HELD_IN": held, "HELD_UNTIL": str(go_on), "SPOTD_EVERY_STEPS": "1000"}
+    program = Program(tmp_path / "parts", FINETUNE, arguments, 1, env, MODULES)
+    process = program.start(1, agent)
+    wait_until("it is held", (program.folder / f"held in {held.split(maxsplit=1)[0]}").exists)
+    if returns:
+        agent.tell(stop=True, reason="the machine goes", deadline_s=120.0)
+        go_on.touch()
+    else:
+        agent.tell(notice_s=15.0)
+    assert process.wait(LIMIT_S) == EXIT_RELEASED, program.output()
+    released = agent.wait("released").data["step"]
+    may_be = (step, step + 1) if returns and held.startswith("data") else (step,)
+    assert released in may_be
+    go_on.touch()
+    agent.tell(stop=False, deadline_s=None, notice_s=None)
+    agent.wait_left()
+    assert program.run(2, agent) == EXIT_FINISHED, program.output()
+    assert results(program) == whole
+    assert sorted(agent.losses()) == list(range(1, whole[0]["global_step"] + 1))
+
+
 def test_each_call_of_train_is_a_training(tmp_path: Path, agent: AgentEnd) -> None:
     """Three trainers one after the other, as for the folds of a cross-validation."""
     settings = {**BEST, "max_steps": 9}
@@ -126,7 +169,7 @@ def test_each_call_of_train_is_a_training(tmp_path: Path, agent: AgentEnd) -> No
     assert len(whole) == 3
     hold = tmp_path / "go on"
     program = Program(tmp_path / "parts", FINETUNE, arguments, 1, OFFLINE, MODULES)
-    program.env = {**OFFLINE, "HELD_AFTER": "7", "HELD_UNTIL": str(hold)}
+    program.env = {**OFFLINE, "HELD_IN": "step 7", "HELD_UNTIL": str(hold)}
     process = program.start(1, agent)
     agent.wait("progress", lambda data: data["to_step"] == 7)
     hold.touch()

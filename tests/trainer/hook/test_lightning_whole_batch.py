@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from spotd.wire import EXIT_FINISHED, EXIT_RELEASED
-from tests.fixtures.waiting import LIMIT_S
+from tests.fixtures.waiting import LIMIT_S, wait_until
 from tests.trainer.hook.rig import Program
 from tests.trainer.hook.test_lightning import MODULES
 from tests.trainer.rig import AgentEnd
@@ -72,7 +72,7 @@ def test_a_run_that_was_interrupted_keeps_what_a_whole_one_keeps(
     whole = reference(tmp_path / "whole", arguments)
     hold = tmp_path / "go on"
     every = "10" if more == ("--shuffle",) else "5"
-    env = {"HELD_AFTER": str(left_at), "HELD_UNTIL": str(hold), "SPOTD_EVERY_STEPS": every}
+    env = {"HELD_IN": f"step {left_at}", "HELD_UNTIL": str(hold), "SPOTD_EVERY_STEPS": every}
     if notice:  # left before the next batch: it is not begun
         env["SPOTD_EVERY_STEPS"] = "100"
     program = Program(tmp_path / "parts", FITTING, arguments, env=env, modules=MODULES)
@@ -93,13 +93,54 @@ def test_a_run_that_was_interrupted_keeps_what_a_whole_one_keeps(
     assert results(program) == whole
 
 
+@pytest.mark.parametrize("returns", [True, False])
+@pytest.mark.parametrize(
+    ("settings", "more", "step"),
+    [
+        pytest.param(WITHIN, (), 15, id="within an epoch"),
+        pytest.param(EPOCHS, (), 20, id="of an epoch"),
+        pytest.param(STEPS, (), 12, id="by steps"),
+        pytest.param({"max_epochs": 9}, ("--patience", "3"), 20, id="with early stopping"),
+    ],
+)
+def test_a_machine_that_ends_during_a_validation_loses_nothing(
+    tmp_path: Path,
+    agent: AgentEnd,
+    settings: dict[str, Any],
+    more: tuple[str, ...],
+    step: int,
+    returns: bool,
+) -> None:
+    """Whether the program comes to the next moment where it is asked, or never does."""
+    arguments = (json.dumps(settings), *more)
+    whole = reference(tmp_path / "whole", arguments)
+    go_on = tmp_path / "go on"
+    env = {"HELD_IN": f"evaluation {step}", "HELD_UNTIL": str(go_on), "SPOTD_EVERY_STEPS": "1000"}
+    program = Program(tmp_path / "parts", FITTING, arguments, env=env, modules=MODULES)
+    process = program.start(1, agent)
+    wait_until("it is held", (program.folder / "held in evaluation").exists)
+    if returns:
+        agent.tell(stop=True, reason="the machine goes", deadline_s=120.0)
+        go_on.touch()
+    else:
+        agent.tell(notice_s=15.0)
+    assert process.wait(LIMIT_S) == EXIT_RELEASED, program.output()
+    assert agent.wait("released").data["step"] == step
+    go_on.touch()
+    agent.tell(stop=False, deadline_s=None, notice_s=None)
+    agent.wait_left()
+    assert program.run(2, agent) == EXIT_FINISHED, program.output()
+    assert results(program) == whole
+    assert sorted(agent.losses()) == list(range(1, whole[0]["global_step"] + 1))
+
+
 def test_each_call_of_fit_is_a_training(tmp_path: Path, agent: AgentEnd) -> None:
     arguments = (json.dumps({"max_epochs": 1}), "--fits", "3")
     whole = reference(tmp_path / "whole", arguments)
     assert len(whole) == 3
     hold = tmp_path / "go on"
     program = Program(tmp_path / "parts", FITTING, arguments, modules=MODULES)
-    program.env = {"HELD_AFTER": "7", "HELD_UNTIL": str(hold)}
+    program.env = {"HELD_IN": "step 7", "HELD_UNTIL": str(hold)}
     process = program.start(1, agent)
     agent.wait("progress", lambda data: data["to_step"] == 7)
     hold.touch()

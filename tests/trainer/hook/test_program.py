@@ -151,3 +151,23 @@ def test_a_program_that_begins_with_another_training_fails(tmp_path: Path, agent
     text = "newest checkpoint is of training 'fine', which has not ended, and this program begins"
     assert text in program.output()
     assert "'other'" in program.output()
+
+
+def test_a_machine_that_ends_after_the_last_training_is_left_at_the_last_moment(
+    tmp_path: Path, agent: AgentEnd, reference: Program
+) -> None:
+    wait = tmp_path / "go on"
+    program = Program(tmp_path / "parts", STAGES, ("--hold-after", str(wait)))
+    process = program.start(1, agent)
+    agent.wait("idle")
+    agent.wait("checkpoint", lambda data: data["step"] == 2 * STEPS)
+    agent.tell(notice_s=6.0)
+    assert process.wait(LIMIT_S) == EXIT_RELEASED, program.output()
+    assert agent.wait("released").data["step"] == 2 * STEPS
+    assert not any(data["final"] for data in agent.of("checkpoint"))
+    agent.tell(notice_s=None)
+    agent.wait_left()
+    wait.touch()
+    assert program.run(2, agent) == EXIT_FINISHED, program.output()
+    assert_equal(program, reference)
+    assert agent.of("checkpoint")[-1]["final"]

@@ -93,7 +93,8 @@ class Saver:
     ) -> bool:
         """Make the saver commit what is staged and exit, unless it `is_reused` by the next program.
 
-        If the program has `succeeded`, the saver also records that the job is done. Returns True when it and the program have sent everything. Call it until then.
+        If the program has `succeeded`, the saver also records that the job is done. Returns True
+        when it and the program have sent everything. Call it until then.
         """
         if stopping is not None:
             self._kill_at = min(self._kill_at, max(stopping.kill_at, now) + FINAL_S / 2)

@@ -88,6 +88,7 @@ class Training:
         self.on_script_exit: Callable[[int], None] = lambda _code: None
         self.can_run: Callable[[], bool] = lambda: True  # False while a mount is missing
         self.code: int | None = None  # of the EXITED entry, if this agent has written it
+        self._as_asked = False  # the program was asked to stop, or is fenced
         self.phase = Phase.ENDED if wire.EXITED in reported else Phase.WAITING
 
     # --- progress
@@ -310,7 +311,7 @@ class Training:
             self.phase = Phase.SETTLING
             self._authority.start_last_save()
         else:
-            self._leave(_script_code(script_exit), script_exit)
+            self._leave(script_exit.code, script_exit)
 
     def _release(self, script_exit: ScriptExit) -> None:
         assert self._authority is not None  # noqa: S101 - only HEAD's owner is asked to
@@ -404,7 +405,7 @@ class Training:
     def on_saved(self) -> None:
         """Report the failure of a script whose last files are saved now."""
         if self.phase is Phase.SETTLING and self._run_exit is not None:
-            self._leave(_script_code(self._run_exit), self._run_exit)
+            self._leave(self._run_exit.code, self._run_exit)
 
     def on_settled(self, head: Head | None, *, final: bool, size: int = 0) -> None:
         """Record the script's end, which is now in HEAD."""
@@ -493,6 +494,11 @@ class Training:
         is_ended = self.phase is Phase.ENDED and self._desired.stopping is None
         return owned and is_ended and self._finished()
 
+    @property
+    def ended_well(self) -> bool:
+        """Whether it ended with success or as asked. Anybody's program may exit with 75 or 76."""
+        return self.code == wire.EXIT_FINISHED or self._as_asked
+
     def _fail(self, text: str, part: wire.FailedPart) -> None:
         """End this machine's part for a failure that is not the program's."""
         self._exited(_CRASHED, ScriptExit(_CRASHED, text, 0.0, text, part.value))
@@ -501,6 +507,9 @@ class Training:
         if self.phase is Phase.ENDED:
             return
         self.code = code
+        released = code == wire.EXIT_RELEASED and self._desired.stopping is not None
+        self._as_asked = released or (code == wire.EXIT_FENCED and self._fenced)
+        part = wire.FailedPart.NOTHING if self._as_asked else wire.FailedPart.PROGRAM
         ranks = {str(self._context.config.rank): script_exit.code}
         ranks |= {f"worker{rank}": worker for rank, worker in sorted(self._worker_codes.items())}
         self._append_once(
@@ -511,7 +520,7 @@ class Training:
                 "ranks": ranks,
                 "tail": script_exit.tail,
                 "cause": script_exit.cause,
-                "part": script_exit.part or wire.FailedPart.PROGRAM.value,
+                "part": script_exit.part or part.value,
             },
         )
         self._end()
@@ -592,8 +601,3 @@ class Training:
         if mark not in self._reported:
             self._reported.add(mark)
             self._context.journal.append(kind, data)
-
-
-def _script_code(script_exit: ScriptExit) -> int:
-    """Return the exit code to report for a script; it has none of our own meanings."""
-    return _CRASHED if script_exit.code == wire.EXIT_FENCED else script_exit.code

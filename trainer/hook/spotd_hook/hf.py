@@ -62,6 +62,10 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         self._waiting_since_s = 0.0  # end of the last step and of work after it
         self._resumed: Resumed | None = None
         self._rng: Any = None  # to be restored before the next step
+        self._carried: Tensor | None = None  # the restored sum of losses, until the next step
+        self._step_values: dict[str, Any] = {}  # of the last step, for an evaluation repeated
+        self._pending: dict[str, Any] | None = None  # while an evaluation of a step runs
+        self._stops_at_once = False  # an evaluation that was repeated ended the training
         self._wrap()
 
     def _wrap(self) -> None:
@@ -77,13 +81,16 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         trainer._maybe_log_save_evaluate = self._complete_step  # noqa: SLF001
         trainer._save_checkpoint = self._on_trainer_save  # noqa: SLF001
         trainer._load_best_model = self._load_best  # noqa: SLF001
+        self._evaluate: Callable[..., Any] = trainer.evaluate
+        trainer.evaluate = self._evaluate_whole
 
     # --- replacements of the trainer's methods
 
     def _train_resumed(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
         """`train`, from where this training stands in the job's newest checkpoint."""
         session = self._session = Session(self._collect, name=self._name)
-        self._name, self._best, self._output, self._step_ended = "", None, None, False
+        self._name, self._best, self._output = "", None, None
+        self._step_ended, self._stops_at_once, self._carried = False, False, None
         try:
             self._resumed = session.begin()
             if self._resumed is not None and self._resumed.ended:
@@ -96,6 +103,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
                     (Path(folder) / _STATE).write_text(text, encoding="utf-8")
                     self._output = self._train(folder, *args, **kwargs)
             self._best = None  # the model is the best one by now
+            session.busy()
             session.finish()
         except BaseException:
             session.fail()
@@ -111,17 +119,25 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         """Skip loading from a folder: the state is restored in `on_train_begin`."""
         return None if self._resumed is not None else self._load(*args, **kwargs)
 
-    def _complete_step(self, tr_loss: Tensor, *args: Any, **kwargs: Any) -> None:
+    def _complete_step(
+        self, tr_loss: Tensor, grad_norm: Any, model: Any, *args: Any, **kwargs: Any
+    ) -> None:
         """Log, evaluate, and save: after that a step is whole.
 
         The trainer calls this after each step, and again at the end of an epoch, to which the
         epoch's last step belongs.
         """
-        if self._resumed is not None:  # the first step since
-            tr_loss += self._resumed.shared["sums"]["tr_loss"].to(tr_loss.device)
-            self._resumed = None
+        if self._stops_at_once:
+            return
+        if self._carried is not None:  # the first step since the resume
+            tr_loss += self._carried.to(tr_loss.device)
+            self._carried = None
         self._tr_loss = tr_loss
-        self._log_and_evaluate(tr_loss, *args, **kwargs)
+        self._step_values = {
+            "grad_norm": None if grad_norm is None else float(grad_norm),
+            "learning_rate": kwargs.get("learning_rate"),
+        }
+        self._log_and_evaluate(tr_loss, grad_norm, model, *args, **kwargs)
         state, control = self._trainer.state, self._trainer.control
         last_of_epoch = not (state.epoch or 0.5) % 1
         if self._step_ended and last_of_epoch and not self._epoch_ended:
@@ -132,6 +148,45 @@ class Callback(TrainerCallback):  # type: ignore[misc]
                 last=state.global_step >= state.max_steps or control.should_training_stop
             )
         self._start_wait()
+        self._active_session.idle()
+
+    def _evaluate_whole(self, *args: Any, **kwargs: Any) -> Any:
+        """`evaluate`; one that belongs to a step may be interrupted, and is repeated then."""
+        session = self._session
+        if session is None or not self._step_ended or session.evaluating:
+            return self._evaluate(*args, **kwargs)
+        self._pending = {**self._step_values, "save": bool(self._trainer.control.should_save)}
+        session.begin_evaluation()
+        metrics = self._evaluate(*args, **kwargs)
+        session.end_evaluation()
+        self._pending = None
+        return metrics
+
+    def _repeat_evaluation(self, resumed: Resumed) -> None:
+        """Evaluate where the machine ended in an evaluation, before the next step."""
+        trainer, pending = self._trainer, resumed.shared["pending"]
+        control, session = trainer.control, self._active_session
+        rng_state.restore(resumed.per_rank["chance"])
+        control.should_log, control.should_evaluate = False, True
+        control.should_save = pending["save"]
+        self._step_ended = self._epoch_ended = True
+        session.resume_step(resumed.per_rank["loss"])
+        tr_loss = resumed.shared["sums"]["tr_loss"].to(trainer.args.device)
+        self._carried = None
+        self._complete_step(
+            tr_loss,
+            pending["grad_norm"],
+            trainer.model_wrapped,
+            None,  # no trial of a search
+            trainer.state.epoch,
+            None,  # no keys to ignore
+            time.time(),
+            learning_rate=pending["learning_rate"],
+        )
+        self._rng, self._carried = rng_state.capture(), tr_loss
+        if trainer.control.should_training_stop:
+            self._stops_at_once = True
+            trainer.get_batch_samples = lambda *_: ([], None)
 
     def _on_trainer_save(self, *_: Any) -> None:
         """Note that the trainer's arguments ask for a save, and which model is the best."""
@@ -170,7 +225,10 @@ class Callback(TrainerCallback):  # type: ignore[misc]
             trainer._globalstep_last_logged = sums["logged_step"]  # noqa: SLF001
             trainer._initial_global_step = 0  # noqa: SLF001 - its means are of the whole training
             self._restore_callbacks(resumed)
-            self._rng = resumed.per_rank["chance"]
+            self._rng, self._carried = resumed.per_rank["chance"], sums["tr_loss"]
+            if resumed.shared["pending"] is not None:
+                self._repeat_evaluation(resumed)
+        self._resumed = None
         self._active_session.reset_timers()
         self._start_wait()
 
@@ -187,12 +245,21 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         All batches of the step have been loaded.
         """
         del args, state, control, kwargs
+        self._active_session.busy()
         self._active_session.progress.add_data_wait(time.monotonic() - self._waiting_since_s)
         self._restore_rng()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         del args, state, control, kwargs
         self._step_ended, self._save_wanted = True, False
+        loss, self._loss = self._loss, 0.0
+        self._active_session.count_step(float(loss))
+
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        del args, state, control, kwargs
+        session = self._session
+        if session is not None and session.leaves_evaluation():
+            session.exit_saved()
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         del args, state, control, kwargs
@@ -202,8 +269,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
 
     def _after_step(self, *, last: bool) -> None:
         session, wanted = self._active_session, self._save_wanted
-        loss, self._loss = self._loss, 0.0
-        next_action = session.after_step(float(loss))
+        next_action = session.decide()
         if next_action is NextAction.FENCED:
             session.exit_fenced()
         elif last:
@@ -243,8 +309,11 @@ class Callback(TrainerCallback):  # type: ignore[misc]
             "logged_step": trainer._globalstep_last_logged,  # noqa: SLF001
         }
         shared["best"] = self._best or {}
+        shared["pending"] = self._pending
         shared["output"] = None if self._output is None else list(self._output)
-        return {**shared, "trainer": self._trainer_state()}, {"chance": rng_state.capture()}
+        session = self._active_session
+        per_rank = {"chance": session.rng or rng_state.capture(), "loss": session.step_loss}
+        return {**shared, "trainer": self._trainer_state()}, per_rank
 
     def _restore_results(self, resumed: Resumed) -> TrainOutput:
         """Load what a training that has ended left: the model and the trainer's state."""

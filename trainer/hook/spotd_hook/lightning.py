@@ -23,7 +23,7 @@ from .weights import load_weights
 
 # The program itself sets these.
 _LEFT_OUT = ("hparams_name", "hyper_parameters", "datamodule_hparams_name")
-_STATE, _METRICS = "lightning", "metrics"
+_STATE, _METRICS, _PENDING = "lightning", "metrics", "pending"
 
 
 class Callback(callbacks.Callback):  # type: ignore[misc]
@@ -49,6 +49,8 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
         self._rng: Any = None  # to be restored before the next batch
         self._trainer: Any = None
         self._loss: float | None = None
+        self._step_ended = False  # what belongs to it, as a validation, may follow
+        self._repeats_validation = False  # the machine ended in the middle of it
         self._waiting_since_s = 0.0  # end of the last batch or validation
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
@@ -57,6 +59,7 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
         self._wrap(trainer)
         self._session = Session(self._collect, name=self._name)
         self._name, self._rng = "", None
+        self._step_ended = self._repeats_validation = False
         self._resumed = resumed = self._session.begin()
         self._ended = resumed is not None and resumed.ended
         if resumed is not None and resumed.weights is not None:
@@ -71,7 +74,9 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
             # Schedulers ask for what was logged at the last validation.
             logged = trainer._logger_connector._callback_metrics  # noqa: SLF001
             logged.update(resumed.shared[_METRICS])
-            self._rng = resumed.per_rank["chance"]
+            self._rng, self._loss = resumed.per_rank["chance"], resumed.per_rank["loss"]
+            self._repeats_validation = resumed.shared[_PENDING]["validation"]
+            self._step_ended = self._repeats_validation
 
     def _wrap(self, trainer: Any) -> None:
         """Replace the ends of a batch and of an epoch in Lightning's loops.
@@ -85,9 +90,14 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
 
         def on_batch_end(data_fetcher: Any) -> None:
             batches = loop.epoch_loop
-            if batches._skip_next_val:  # noqa: SLF001 - no batch: its validation was done before
+            if batches._skip_next_val:  # noqa: SLF001 - there was no batch since the resume
                 batches._skip_next_val = False  # noqa: SLF001
-                return
+                if not self._repeats_validation:
+                    return  # its validation was done before
+                batches.val_loop.restarting = False
+                self._restore_rng()
+                self._active_session.resume_step(self._loss)
+            self._repeats_validation = False
             end_batch(data_fetcher)
             if not batches.batch_progress.is_last_batch:
                 self._complete_batch()
@@ -118,18 +128,39 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
         del trainer, pl_module, batch, batch_idx
+        self._active_session.busy()
         self._active_session.progress.add_data_wait(time.monotonic() - self._waiting_since_s)
         self._restore_rng()
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        del trainer, pl_module, batch, batch_idx
+        del pl_module, batch, batch_idx
         self._loss = _loss_of(outputs)
+        if trainer.global_step != self._active_session.step:  # else gradients accumulate
+            self._active_session.count_step(self._loss)
+            self._step_ended = True
+
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        """A validation belongs to the batch before it."""
+        del pl_module
+        if self._session is not None and trainer.validating and self._step_ended:
+            self._session.begin_evaluation()
+
+    def on_validation_batch_end(self, trainer: Any, *args: Any, **kwargs: Any) -> None:
+        del trainer, args, kwargs
+        if self._session is not None and self._session.leaves_evaluation():
+            self._session.exit_saved()
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        del trainer, pl_module
+        if self._session is not None and self._session.evaluating:
+            self._session.end_evaluation()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         del trainer, pl_module
         if not self._ended:
+            self._active_session.busy()
             self._active_session.finish()
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
@@ -147,19 +178,19 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
 
     def _complete_batch(self) -> None:
         """Save or leave after a batch with all that belongs to it, if it was a step."""
-        trainer, session = self._trainer, self._active_session
+        session, ended = self._active_session, self._step_ended
         self._waiting_since_s = time.monotonic()
-        if trainer.global_step == session.step:
-            return  # gradients accumulate
-        match session.after_step(self._loss):
+        self._step_ended = False
+        match session.decide() if ended else NextAction.TRAIN:
             case NextAction.FENCED:
                 session.exit_fenced()
-            case _ if trainer.fit_loop.done:
+            case _ if self._trainer.fit_loop.done:
                 pass  # the results follow
             case NextAction.LEAVE:
                 session.exit_saved()
             case NextAction.SAVE:
                 session.save()
+        session.idle()
 
     def _restore_rng(self) -> None:
         if self._rng is not None:
@@ -176,8 +207,13 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
         checkpoint = connector.dump_checkpoint(weights_only=False)
         for name in _LEFT_OUT:
             checkpoint.pop(name, None)
-        metrics = dict(self._trainer.callback_metrics)
-        return {_STATE: checkpoint, _METRICS: metrics}, {"chance": rng_state.capture()}
+        session = self._active_session
+        shared = {
+            _STATE: checkpoint,
+            _METRICS: dict(self._trainer.callback_metrics),
+            _PENDING: {"validation": session.evaluating},
+        }
+        return shared, {"chance": session.rng or rng_state.capture(), "loss": session.step_loss}
 
 
 def _check_callbacks(trainer: Any) -> None:

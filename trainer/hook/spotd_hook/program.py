@@ -11,6 +11,7 @@ Needs torch, Python >= 3.10.
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import re
 import sys
@@ -19,7 +20,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from .agent_client import AgentClient
 from .checkpointer import Checkpointer, RankGroup
@@ -32,6 +33,7 @@ from .constants import (
     READY,
     WARNING,
 )
+from .deadline_guard import DeadlineGuard
 from .engine import FoundCheckpoint
 from .head_ownership import HeadOwnership, StoppedError
 from .job import Job
@@ -45,6 +47,7 @@ from .tensor_copy import pin
 
 Load = Callable[[FoundCheckpoint, memoryview], None]
 
+RELEASE_S = 3.0  # to release HEAD and to disconnect
 SAVER_S = 2.0  # for our own saver to end; important saves were waited for before
 ENGINE = "spotd"
 _UNREADABLE = "the checkpoint cannot be read yet"
@@ -73,6 +76,14 @@ class Place:
     first_step: int
     checkpoint: FoundCheckpoint | None = None
     ended: bool = False
+
+
+class Leaving(Protocol):
+    """A training that can be saved from another thread."""
+
+    def leave(self) -> int:
+        """Save if that fits, and release HEAD; return the exit code."""
+        ...
 
 
 class TrainingOrderError(ValueError):
@@ -121,6 +132,8 @@ class Program:
                 self.link, self.stop, self.checkpointer, self.planner, self._save
             )
         self.save: Callable[..., bool] = lambda *_args, **_labels: False  # of the active training
+        self.session: Leaving | None = None  # of the active training
+        self.guard = DeadlineGuard(self)
         self.ended: list[EndedTraining] = []
         self.step = 0  # of the job, when the newest training began or ended
         self._names: list[str] = []  # of all trainings, in the order of creation
@@ -156,6 +169,7 @@ class Program:
         if self.reports and not self._ready:
             self.link.send(READY, {"prepared": "the program's own objects", "plans": True})
         self._ready = True
+        self.guard.start()
 
     def warn(self, message: str) -> None:
         """Report a warning to the agent."""
@@ -224,7 +238,9 @@ class Program:
         ref = self.checkpointer.newest_ref if self.checkpointer is not None else None
         if ref is not None and name not in [one.name for one in self.ended]:
             self.ended.append(EndedTraining(name, step, ref))
+        self.session = None
         self.link.report_idle()
+        self.guard.idle()
 
     def fail_training(self, name: str) -> None:
         """Record that a training has ended with an error: no other may follow it."""
@@ -321,6 +337,29 @@ class Program:
 
     # --- end
 
+    def stops_in_s(self) -> float | None:
+        """Seconds until the machine ends or the process is killed; see `deadline_guard`."""
+        remaining_s = self.planner.known_remaining_s()
+        if remaining_s is None and self.stop.stopping:
+            return math.inf
+        return remaining_s
+
+    def needed_s(self) -> float:
+        """Seconds that saving and releasing HEAD take; 0 where one rank cannot save alone."""
+        if self.session is None:
+            return RELEASE_S
+        return self.planner.last_save_s() if self.ranks.size == 1 else 0.0
+
+    def leave(self, *, saves: bool) -> int:
+        """Save if there is a training that can be saved here, release HEAD, and disconnect."""
+        code = EXIT_RELEASED
+        if saves and self.session is not None and self.ranks.size == 1:
+            code = self.session.leave()
+        elif self.head_ownership is not None and self._claimed:
+            code = self.head_ownership.release()
+        self.close(code)
+        return code
+
     def _save(self, *args: Any, **labels: Any) -> bool:
         return self.save(*args, **labels)
 
@@ -334,6 +373,7 @@ class Program:
         if self._closed:
             return
         self._closed = True
+        self.guard.dismiss()
         self._finish_job(code)
         if self.checkpointer is not None:
             self.checkpointer.close()

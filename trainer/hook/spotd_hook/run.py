@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -65,6 +66,7 @@ class Run:
         self._seed = seed
         self._losses: tuple[float | Tensor | None, int] = (None, 0)
         self._resumed: Resumed | None = None
+        self._untouched = False  # the step has begun, and nothing has changed
         self._session = Session(self._collect, name=name, config=config, any_ranks=any_ranks)
 
     def __enter__(self) -> Run:
@@ -113,7 +115,9 @@ class Run:
         while session.step < total and not ended:
             if self._seed is not None:
                 rng_state.seed(self._seed, session.step, session.ranks.rank)
+            self._untouched = True
             yield session.step
+            self._untouched = False
             self._after(last=session.step + 1 == total)
 
     def batches(self, batches: Iterable[T]) -> Iterator[T]:
@@ -126,10 +130,16 @@ class Run:
         def measured() -> Iterator[T]:
             while True:
                 began_s = time.monotonic()
+                first, self._untouched = self._untouched, False
+                if first:  # of the step: nothing has changed since the last one
+                    self._session.idle()
                 try:
                     batch = next(iterator)
                 except StopIteration:
                     return
+                finally:
+                    if first:
+                        self._session.busy()
                 self._session.progress.add_data_wait(time.monotonic() - began_s)
                 yield batch
 
@@ -139,15 +149,31 @@ class Run:
         """Report this rank's loss of the step, and its number of tokens."""
         self._losses = loss, tokens
 
+    @contextmanager
+    def evaluation(self) -> Iterator[None]:
+        """Say that a step is done, and that nothing changes that is saved before the block ends.
+
+        For what may take long at the end of a step: an evaluation, a generation of samples. If the
+        machine ends meanwhile, the step is saved and the program ended; the block is not repeated.
+        """
+        self._session.idle(ahead=self._loss_of_step)
+        try:
+            yield
+        finally:
+            self._session.busy()
+
     def save(self) -> None:
         """Save now, in addition to the job's interval; call it on all ranks, between two steps."""
         self._session.save("program")
 
-    def _after(self, *, last: bool) -> None:
+    def _loss_of_step(self) -> tuple[float | None, int]:
         loss, tokens = self._losses
+        return (loss.detach().item() if isinstance(loss, Tensor) else loss), tokens
+
+    def _after(self, *, last: bool) -> None:
+        loss, tokens = self._loss_of_step()
         self._losses = None, 0
-        number = loss.detach().item() if isinstance(loss, Tensor) else loss
-        match self._session.after_step(number, tokens):
+        match self._session.after_step(loss, tokens):
             case NextAction.FENCED:
                 self._session.exit_fenced()
             case _ if last:
@@ -159,7 +185,7 @@ class Run:
 
     def _collect(self) -> tuple[Any, Any]:
         per_rank = {name: one.state_dict() for name, one in self._per_rank_objects.items()}
-        per_rank["chance"] = rng_state.capture()
+        per_rank["chance"] = self._session.rng or rng_state.capture()
         return {name: one.state_dict() for name, one in self._objects.items()}, per_rank
 
     def _restore(self, resumed: Resumed) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from . import rng_state
 from .constants import EXIT_ERROR, EXIT_FENCED, EXIT_FINISHED, EXIT_RELEASED
 from .deadline import Action
 from .engine import FoundCheckpoint
@@ -86,7 +87,6 @@ class Session:
         self._saved_at_s = self._stepped_at_s = time.monotonic()
         self._collected: tuple[Any, dict[str, Tensor]] | None = None
         self._losses: dict[int, tuple[float | None, int, float]] = {}
-        self._steps = 0
         self.progress = Progress(
             self.link.send,
             every_s=program.job.progress_every_s,
@@ -94,7 +94,10 @@ class Session:
             disabled=self.ranks.rank > 0,
             per_node=self.ranks.per_node,
         )
-        self._trigger = "cadence"
+        self._trigger, self._busy_s = "cadence", 0.0
+        self.evaluating = False
+        self.rng: dict[str, Any] | None = None  # while idle: the random generators' state
+        self._ahead: Callable[[], tuple[float | None, int]] | None = None
 
     # --- start
 
@@ -106,7 +109,8 @@ class Session:
         """
         program = self.program
         program.report_ready()
-        program.save = self._save_collected
+        self.busy()
+        program.save, program.session = self._save_collected, self
         outcome: Place | int = EXIT_ERROR
         tensors: dict[str, Tensor] = {}
 
@@ -173,20 +177,39 @@ class Session:
     # --- each step
 
     def after_step(self, loss: float | None = None, tokens: int = 0) -> NextAction:
-        """Count a finished step and return the action for all ranks.
+        """Count a finished step and return the action for all ranks; see `decide`."""
+        self.count_step(loss, tokens)
+        return self.decide()
+
+    def count_step(self, loss: float | None = None, tokens: int = 0) -> None:
+        """Count a step whose changes are made; what belongs to it may follow, as an evaluation."""
+        self.step += 1
+        now = time.monotonic()
+        self._busy_s, self._stepped_at_s = now - self._stepped_at_s, now
+        self._losses[self._job_step] = loss, tokens, self._busy_s
+        self.link.set_step(self._job_step)
+
+    @property
+    def step_loss(self) -> float | None:
+        """This rank's loss of the counted step, if it is not decided yet."""
+        return self._losses.get(self._job_step, (None,))[0]
+
+    def resume_step(self, loss: float | None) -> None:
+        """Go back before the decision after the restored step: its evaluation is repeated."""
+        self._losses[self._job_step] = loss, 0, 0.0
+
+    def decide(self) -> NextAction:
+        """Return the action after the counted step, the same for all ranks.
 
         With several ranks it is based on their values after the previous step.
         """
-        self.step += 1
-        now = time.monotonic()
-        busy_s, self._stepped_at_s = now - self._stepped_at_s, now
-        self._losses[self._job_step] = loss, tokens, busy_s
-        self.link.set_step(self._job_step)
         checkpointer = self.program.checkpointer
         fenced = checkpointer is not None and checkpointer.fenced is not None
-        due = self.program.planner.is_due(self.step - self._saved_step, now - self._saved_at_s)
+        passed_s = time.monotonic() - self._saved_at_s
+        due = self.program.planner.is_due(self.step - self._saved_step, passed_s)
         save_requested = self.stop.take_save_requests()
-        values = self.program.planner.rank_values(self.ranks.rank, self.ranks.size, busy_s)
+        values = self.program.planner.rank_values(self.ranks.rank, self.ranks.size, self._busy_s)
+        loss = self._losses[self._job_step][0]
         numbers = [
             math.nan if loss is None else loss,
             self.stop.stopping,
@@ -198,6 +221,47 @@ class Session:
         if sums is None:
             return NextAction.TRAIN
         return self._decide(sums)
+
+    # --- between two steps
+
+    def idle(self, *, ahead: Callable[[], tuple[float | None, int]] | None = None) -> None:
+        """From now on nothing changes that is saved, until `busy`: it may be saved at any moment.
+
+        With `ahead` the step is done and not counted yet; it returns the step's loss and tokens.
+        """
+        self._ahead = ahead
+        self.rng = rng_state.capture()
+        self.program.guard.idle()
+
+    def busy(self) -> None:
+        """From now on it changes."""
+        self.program.guard.busy()
+        self.rng, self._ahead = None, None
+
+    def begin_evaluation(self) -> None:
+        """An evaluation begins that belongs to the counted step. All ranks call it."""
+        self._finish_exchange()
+        self.evaluating = True
+        self.idle()
+
+    def leaves_evaluation(self) -> bool:
+        """Whether all ranks leave the evaluation now, as the machine ends. All ranks call it."""
+        if not self.evaluating:
+            return False
+        planner = self.program.planner
+        values = planner.rank_values(self.ranks.rank, self.ranks.size)
+        sums = self.ranks.exchange([float(self.stop.stopping), *values])
+        if sums is None:
+            return False
+        plan = planner.plan_for(sums[1:], self._job_step)
+        return sums[0] > 0 or (plan is not None and plan.ends_training)
+
+    def end_evaluation(self) -> None:
+        """The evaluation has ended. All ranks call it."""
+        self.busy()
+        self.ranks.finish_exchange()
+        self.evaluating = False
+        self._stepped_at_s = time.monotonic()
 
     def _decide(self, sums: list[float]) -> NextAction:
         loss, stopping, fenced, save_due, save_requested = sums[:_FIXED_VALUES]
@@ -235,16 +299,32 @@ class Session:
 
     def exit_saved(self) -> None:
         """Save if that fits, release HEAD, and end the program (SystemExit)."""
+        rng = self.rng
+        self.busy()
+        self.program.guard.dismiss()
+        self.rng = rng
+        code = self.ranks.broadcast_exit_code(self._save_and_release())
+        self.program.planner.wait_for_agent()
+        self.program.exit(code)
+
+    def leave(self) -> int:
+        """Save if that fits, and release HEAD, from another thread; return the exit code."""
+        if self._ahead is not None:
+            self.count_step(*self._ahead())
+        for step in sorted(self._losses) if not self.evaluating else ():
+            self._report_step(self._losses[step][0] or 0.0)
+        code = self._save_and_release()
+        self.program.planner.wait_for_agent()
+        return code
+
+    def _save_and_release(self) -> int:
         self._finish_exchange()
         plan = self.program.planner.plan
         if plan is None or plan.action not in (Action.FINISH, Action.RELEASE):
             self._collect_state()
-        code = EXIT_RELEASED
-        if self.program.head_ownership is not None:
-            code = self.program.head_ownership.save_and_release(self._job_step)
-        code = self.ranks.broadcast_exit_code(code)
-        self.program.planner.wait_for_agent()
-        self.program.exit(code)
+        if self.program.head_ownership is None:
+            return EXIT_RELEASED
+        return self.program.head_ownership.save_and_release(self._job_step)
 
     def exit_fenced(self) -> None:
         """End the program: nothing more would be committed."""
@@ -288,7 +368,7 @@ class Session:
     def _finish_exchange(self) -> None:
         """Wait for the running exchange between the ranks, and report all steps."""
         sums = self.ranks.finish_exchange()
-        if sums is not None:
+        if sums is not None and not self.evaluating:
             self._report_step(sums[0] / self.ranks.size)
         self.progress.flush()
 
