@@ -54,6 +54,7 @@ class Model(pl.LightningModule):
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 1))
         self.seen: list[tuple[int, float]] = []
+        self.losses: list[float] = []  # of the validation under way
 
     def training_step(self, rows: torch.Tensor) -> torch.Tensor:
         return nn.functional.mse_loss(self.layers(rows), rows.square().sum(dim=1, keepdim=True))
@@ -62,7 +63,11 @@ class Model(pl.LightningModule):
         hold("evaluation", self.trainer.global_step)
         loss = self.training_step(rows)
         self.log("val_loss", loss)
-        self.seen.append((self.trainer.global_step, float(loss)))
+        self.losses.append(float(loss))
+
+    def on_validation_epoch_end(self) -> None:
+        self.seen.append((self.trainer.global_step, sum(self.losses)))
+        self.losses = []
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["seen"] = [list(one) for one in self.seen]

@@ -47,6 +47,7 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
         self._resumed: Resumed | None = None
         self._ended = False  # in an earlier run of the program
         self._rng: Any = None  # to be restored before the next batch
+        self._rng_before: Any = None  # before the newest validation
         self._trainer: Any = None
         self._loss: float | None = None
         self._step_ended = False  # what belongs to it, as a validation, may follow
@@ -90,14 +91,15 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
 
         def on_batch_end(data_fetcher: Any) -> None:
             batches = loop.epoch_loop
-            if batches._skip_next_val:  # noqa: SLF001 - there was no batch since the resume
-                batches._skip_next_val = False  # noqa: SLF001
-                if not self._repeats_validation:
-                    return  # its validation was done before
-                batches.val_loop.restarting = False
+            no_batch, batches._skip_next_val = batches._skip_next_val, False  # noqa: SLF001
+            if self._repeats_validation:  # there was no batch since the resume
+                self._repeats_validation = batches.val_loop.restarting = False
                 self._restore_rng()
                 self._active_session.resume_step(self._loss)
-            self._repeats_validation = False
+            elif no_batch:
+                return  # its validation was done before
+            if batches._should_check_val_fx(data_fetcher):  # noqa: SLF001
+                self._rng_before = rng_state.capture()  # its loader draws from it already
             end_batch(data_fetcher)
             if not batches.batch_progress.is_last_batch:
                 self._complete_batch()
@@ -145,7 +147,7 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
         """A validation belongs to the batch before it."""
         del pl_module
         if self._session is not None and trainer.validating and self._step_ended:
-            self._session.begin_evaluation()
+            self._session.begin_evaluation(rng=self._rng_before)
 
     def on_validation_batch_end(self, trainer: Any, *args: Any, **kwargs: Any) -> None:
         del trainer, args, kwargs
@@ -181,15 +183,13 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
         session, ended = self._active_session, self._step_ended
         self._waiting_since_s = time.monotonic()
         self._step_ended = False
-        match session.decide() if ended else NextAction.TRAIN:
-            case NextAction.FENCED:
-                session.exit_fenced()
-            case _ if self._trainer.fit_loop.done:
-                pass  # the results follow
-            case NextAction.LEAVE:
+        action = session.decide() if ended else NextAction.TRAIN
+        if action is NextAction.FENCED:
+            session.exit_fenced()
+        if action is not NextAction.TRAIN and not self._trainer.fit_loop.done:
+            if action is NextAction.LEAVE:
                 session.exit_saved()
-            case NextAction.SAVE:
-                session.save()
+            session.save()
         session.idle()
 
     def _restore_rng(self) -> None:

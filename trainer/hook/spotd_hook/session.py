@@ -224,13 +224,18 @@ class Session:
 
     # --- between two steps
 
-    def idle(self, *, ahead: Callable[[], tuple[float | None, int]] | None = None) -> None:
+    def idle(
+        self,
+        *,
+        ahead: Callable[[], tuple[float | None, int]] | None = None,
+        rng: dict[str, Any] | None = None,
+    ) -> None:
         """From now on nothing changes that is saved, until `busy`: it may be saved at any moment.
 
         With `ahead` the step is done and not counted yet; it returns the step's loss and tokens.
         """
         self._ahead = ahead
-        self.rng = rng_state.capture()
+        self.rng = rng or rng_state.capture()
         self.program.guard.idle()
 
     def busy(self) -> None:
@@ -238,11 +243,14 @@ class Session:
         self.program.guard.busy()
         self.rng, self._ahead = None, None
 
-    def begin_evaluation(self) -> None:
-        """An evaluation begins that belongs to the counted step. All ranks call it."""
+    def begin_evaluation(self, rng: dict[str, Any] | None = None) -> None:
+        """An evaluation begins that belongs to the counted step. All ranks call it.
+
+        `rng` is the state of the random generators before it; by default the present one.
+        """
         self._finish_exchange()
         self.evaluating = True
-        self.idle()
+        self.idle(rng=rng)
 
     def leaves_evaluation(self) -> bool:
         """Whether all ranks leave the evaluation now, as the machine ends. All ranks call it."""
