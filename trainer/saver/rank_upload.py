@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -46,7 +46,6 @@ class SnapshotLabel:
     released: bool = False
     final: bool = False
     state: Mapping[str, Any] = field(default_factory=dict)
-    keeps: Sequence[Mapping[str, Any]] = ()  # `name` and `ref` of earlier checkpoints to retain
 
     @property
     def is_last(self) -> bool:

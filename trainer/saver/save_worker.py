@@ -373,9 +373,9 @@ class SaveWorker:
         self._report(CHECKPOINT, commit_entry(snapshot, head, manifest, stage_s, write_s))
 
     def _pin_results(self, label: SnapshotLabel) -> None:
-        """Pin the earlier checkpoints that this snapshot refers to, before it can replace them."""
+        """Pin the results of trainings that have ended, before this snapshot replaces them."""
         role = self._role
-        for number, kept in enumerate(label.keeps, 1):
+        for number, kept in enumerate(label.state.get("ended", ()), 1):
             ref = HeadRef(**kept["ref"])
             if ref not in self._pinned:
                 pin_results(role.store, role.job_id, number, str(kept["name"]), ref)

@@ -88,7 +88,7 @@ class Training:
         self.on_script_exit: Callable[[int], None] = lambda _code: None
         self.can_run: Callable[[], bool] = lambda: True  # False while a mount is missing
         self.code: int | None = None  # of the EXITED entry, if this agent has written it
-        self._as_asked = False  # the program was asked to stop, or is fenced
+        self.ended_well = False  # with success or as asked: anybody may exit with 75 or 76
         self.phase = Phase.ENDED if wire.EXITED in reported else Phase.WAITING
 
     # --- progress
@@ -494,11 +494,6 @@ class Training:
         is_ended = self.phase is Phase.ENDED and self._desired.stopping is None
         return owned and is_ended and self._finished()
 
-    @property
-    def ended_well(self) -> bool:
-        """Whether it ended with success or as asked. Anybody's program may exit with 75 or 76."""
-        return self.code == wire.EXIT_FINISHED or self._as_asked
-
     def _fail(self, text: str, part: wire.FailedPart) -> None:
         """End this machine's part for a failure that is not the program's."""
         self._exited(_CRASHED, ScriptExit(_CRASHED, text, 0.0, text, part.value))
@@ -508,8 +503,9 @@ class Training:
             return
         self.code = code
         released = code == wire.EXIT_RELEASED and self._desired.stopping is not None
-        self._as_asked = released or (code == wire.EXIT_FENCED and self._fenced)
-        part = wire.FailedPart.NOTHING if self._as_asked else wire.FailedPart.PROGRAM
+        as_asked = released or (code == wire.EXIT_FENCED and self._fenced)
+        part = wire.FailedPart.NOTHING if as_asked else wire.FailedPart.PROGRAM
+        self.ended_well = as_asked or code == wire.EXIT_FINISHED
         ranks = {str(self._context.config.rank): script_exit.code}
         ranks |= {f"worker{rank}": worker for rank, worker in sorted(self._worker_codes.items())}
         self._append_once(

@@ -195,19 +195,17 @@ class Checkpointer:
         trigger: str,
         released: bool = False,
         final: bool = False,
-        keeps: Sequence[Mapping[str, Any]] = (),
         background: bool = False,
     ) -> None:
         """Take a snapshot; it is committed in the background.
 
         Blocks for the copy only, and with `background` not even for that; then nothing that is
         copied may change before `wait_for_copy`. `released`: this save also releases HEAD, and
-        nothing may be saved after it. `keeps`: earlier checkpoints to retain, as `name` and `ref`.
+        nothing may be saved after it.
         """
         self.wait_for_copy()
         self._step, self._staging_at_s, self._staged_at_s = step, time.monotonic(), math.inf
-        label: dict[str, Any] = {"trigger": trigger, "released": released, "final": final}
-        label |= {"keeps": list(keeps)} if keeps else {}
+        label = {"trigger": trigger, "released": released, "final": final}
         self._count += 1
         count = self._count if self._group.name else 0
 

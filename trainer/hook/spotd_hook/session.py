@@ -414,7 +414,6 @@ class Session:
             trigger=trigger,
             released=released,
             final=final,
-            keeps=[vars(one) for one in self.program.ended],
         )
         return True
 
