@@ -223,6 +223,14 @@ class Fence:
                 self._head = self._move(_released)
             return self._require_head()
 
+    def finish(self) -> Head:
+        """Record that the job is done with the checkpoint that HEAD has. Idempotent."""
+        with self._lock:
+            head = self._require_head()
+            if not head.final:
+                self._head = self._move(_finished)
+            return self._require_head()
+
     def _check_not_fenced(self) -> None:
         if self._fenced is not None:
             raise self._fenced
@@ -376,6 +384,11 @@ class Fence:
 def _released(head: Head | None) -> Head:
     assert head is not None  # noqa: S101 - `_move` checked that it is ours
     return replace(head, released=True)
+
+
+def _finished(head: Head | None) -> Head:
+    assert head is not None  # noqa: S101 - `_move` checked that it is ours
+    return replace(head, released=True, final=True)
 
 
 def _is_committed(head: Head, ref: HeadRef, *, released: bool, final: bool) -> bool:

@@ -9,10 +9,7 @@ from spotd.domain.node import Node
 from spotd.domain.states import LeaveReason, NodeState
 from spotd.wire import (
     EXIT_DIVERGED,
-    EXIT_FENCED,
-    EXIT_FINISHED,
     EXIT_HUNG,
-    EXIT_RELEASED,
     EXIT_UNFIT,
     FailedPart,
 )
@@ -35,7 +32,6 @@ _ENDS = {
     EXIT_UNFIT: "the machine is not fit to train on",
     EXIT_DIVERGED: "training diverged",
 }
-_NO_FAILURES = (None, EXIT_FINISHED, EXIT_RELEASED, EXIT_FENCED)
 
 
 @dataclass(frozen=True)
@@ -89,7 +85,7 @@ def failure_of(node: Node) -> Failure | None:
         part = _part(node, FailedPart.SETUP)
         at_us = departure.left_at_us or node.agent.heard_at_us
         return _of_output(node, part.value, PART_FAILED.get(part, "setup failed"), at_us)
-    if training.exit_code not in _NO_FAILURES:
+    if node.program_failed:
         text = describe_exit(node)
         part_name = _part(node, FailedPart.PROGRAM).value
         if training.exit_code == EXIT_UNFIT:
@@ -134,7 +130,7 @@ def is_over(failure: Failure, nodes: Iterable[Node]) -> bool:
     return any(
         node.training.first_step_at_us > failure.at_us
         and node.id != failure.node_id
-        and node.training.exit_code in _NO_FAILURES
+        and not node.program_failed
         for node in nodes
     )
 

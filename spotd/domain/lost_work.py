@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 from providers.dollars import format_microusd
 from spotd.domain.node import Node
 from spotd.domain.units import S
-from spotd.wire import EXIT_FENCED, EXIT_FINISHED, EXIT_RELEASED, EXIT_UNFIT
+from spotd.wire import EXIT_UNFIT
 from spotd.wire.printed_steps import PrintedSteps, main_series
 
 US_PER_H = 3600 * S
 LEAST_S = 1.0  # of a script's time: between its last save and its end is always a moment
 # Exit codes that are not the program's own failure.
-NO_FAILURES = frozenset({None, EXIT_FINISHED, EXIT_RELEASED, EXIT_FENCED, EXIT_UNFIT})
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ def _attempt_of(node: Node, num_nodes: int) -> TrainedAttempt:
         last_step=training.last_step,
         resumed_step=training.resumed_step,
         microusd_per_h=node.offer.price_microusd_per_h * (node.gang_size or num_nodes),
-        failed=training.exit_code not in NO_FAILURES,
+        failed=node.program_failed and training.exit_code != EXIT_UNFIT,
         anew=bool(training.anew_at_us),
         gave_back=bool(training.released_at_us or training.exited_at_us),
         printed=training.printed_steps,

@@ -7,6 +7,7 @@ from enum import Enum
 
 from providers.base import NoticeKind, Offer
 from spotd.domain.states import LeaveReason, NodeState
+from spotd.wire.lines import EXIT_FENCED, EXIT_FINISHED, EXIT_RELEASED, FailedPart
 from spotd.wire.parts import PART
 from spotd.wire.printed_steps import PrintedSteps
 
@@ -149,6 +150,11 @@ class TrainingStatus:
     failed_part: str = ""  # a spotd.wire.FailedPart; "": not said
     setup_failed: bool = False
 
+    @property
+    def ended_as_asked(self) -> bool:
+        """Return whether its agent says that it ended as asked, or was fenced."""
+        return self.failed_part == FailedPart.NOTHING.value
+
 
 @dataclass(frozen=True)
 class StorageStatus:
@@ -203,6 +209,18 @@ class Node:
     training: TrainingStatus = field(default=TrainingStatus(), metadata=PART)
     storage: StorageStatus = field(default=StorageStatus(), metadata=PART)
     bake: BakeStatus = field(default=BakeStatus(), metadata=PART)
+
+    @property
+    def program_failed(self) -> bool:
+        """Return whether its program ended with a failure.
+
+        EXIT_RELEASED and EXIT_FENCED are none unless the exit was charged as one: any program may
+        exit with these numbers by itself.
+        """
+        code = self.training.exit_code
+        if code in (EXIT_RELEASED, EXIT_FENCED):
+            return self.departure.leave_reason is LeaveReason.FAILED
+        return code not in (None, EXIT_FINISHED)
 
     @property
     def active(self) -> bool:

@@ -298,7 +298,7 @@ def _exited(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
         "failed_part": part.value,
     }
     node.due = True
-    obeyed = code == wire.EXIT_RELEASED and node.columns["released_at_us"]
+    obeyed = code == wire.EXIT_RELEASED and part is FailedPart.NOTHING
     text = _ENDS.get(code, f"the program ended with code {code}")
     text = PART_FAILED.get(part, text)
     text = "the program stopped, as asked" if obeyed else text

@@ -135,6 +135,7 @@ class FailedPart(str, Enum):
     IMAGE = "image"  # the container
     STORE = "store"  # HEAD or the checkpoints, while no program ran
     AGENT = "agent"  # what starts the program on the machine
+    NOTHING = "nothing"  # it ended as its agent asked, or because its agent saw it fenced
 
 
 @dataclass(frozen=True)

@@ -294,7 +294,10 @@ class SimAgent:
     def exited(self, code: int) -> None:
         """The program ended, or will not begin."""
         self._failed = code == DIED
-        self.say(wire.EXITED, {"code": code, "ranks": {"0": code}, "tail": ""})
+        as_asked = code in (wire.EXIT_RELEASED, wire.EXIT_FENCED)
+        part = wire.FailedPart.NOTHING if as_asked else wire.FailedPart.PROGRAM
+        data = {"code": code, "ranks": {"0": code}, "tail": "", "part": part.value}
+        self.say(wire.EXITED, data)
 
     def _beat(self) -> None:
         beat = Heartbeat(len(self.journal), self._now_us(), self.config.generation, self.step)

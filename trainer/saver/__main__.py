@@ -4,7 +4,8 @@ It outlives the training processes, so that whatever they staged is committed ev
 killed. Its configuration comes from the same environment variables as theirs (`SPOTD_...`);
 `SPOTD_SAVER` names the unix socket to listen on. It prints "ready" on stdout once it listens.
 
-It ends when its stdin is closed, or with `--stay` at SIGTERM, after committing what is staged.
+It ends when its stdin is closed, or with `--stay` at SIGTERM, after committing what is staged. With
+SIGUSR2 instead the program has ended well, and the saver records that the job is done.
 """
 
 from __future__ import annotations
@@ -18,17 +19,25 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from providers.stores.base import StoreError, StoreUnavailableError
+from spotd.wire import WireError
+from trainer.fence import FencedError
 from trainer.hook.spotd_hook.agent_client import AgentClient
 from trainer.hook.spotd_hook.job import Job
 from trainer.saver.client_session import ClientSession
+from trainer.saver.reader import CorruptError
 from trainer.saver.service import SaverConfig, SaverService
 from trainer.saver.socket_server import SocketServer
 
+_LOG = logging.getLogger(__name__)
 AUTOGROUP = Path("/proc/self/autogroup")
 NICE = 10
 NICE_S = 5.0  # how long to retry making our group nice
 NICE_EVERY_S = 0.05
 DRAIN_S = 600.0
+FINISH_S = 60.0
+RETRY_S = 1.0
+FINISH_SIGNAL = signal.SIGUSR2
 RANK = -1  # identifies the saver to the agent
 
 
@@ -41,9 +50,9 @@ def main() -> int:
     logging.getLogger("trainer.saver.prefetch").setLevel(logging.INFO)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)  # sent to all processes of the job
-    if stay:  # blocked in later threads too; sigwait receives it
+    if stay:  # blocked in later threads too; sigwait receives them
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, FINISH_SIGNAL})
     lower_priority()
     config = config_from_env()
     link = AgentClient.connect(os.environ, RANK)
@@ -52,15 +61,37 @@ def main() -> int:
         service.start_prefetch(link.current_claim, int(os.environ.get("SPOTD_NUM_NODES", "1")))
     server = SocketServer(Path(config.socket), lambda: ClientSession(service))
     print("ready", flush=True)
+    finishes = False
     if stay:
-        signal.sigwait({signal.SIGTERM})
+        finishes = signal.sigwait({signal.SIGTERM, FINISH_SIGNAL}) == FINISH_SIGNAL
     else:
         sys.stdin.buffer.read()
     drained = service.drain(DRAIN_S)
+    if finishes:
+        finish_job(service)
     server.close()
     service.close()
     link.close()
     return 0 if drained else 1
+
+
+def finish_job(service: SaverService) -> None:
+    """Record that the job is done, if its last training has ended; retried for FINISH_S."""
+    until_s = time.monotonic() + FINISH_S
+    while (error := _try_to_finish(service)) is not None:
+        if not isinstance(error, StoreUnavailableError) or time.monotonic() >= until_s:
+            _LOG.warning("the end of the job is not recorded: %s", error)
+            return
+        time.sleep(RETRY_S)
+
+
+def _try_to_finish(service: SaverService) -> Exception | None:
+    """Return the error, or None."""
+    try:
+        service.finish_job()
+    except (StoreError, FencedError, CorruptError, WireError) as error:
+        return error
+    return None
 
 
 def lower_priority() -> None:

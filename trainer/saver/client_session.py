@@ -39,6 +39,7 @@ class ClientSession:
             "begin": self._begin,
             "drain": self._drain,
             "release": self._release,
+            "finish": lambda _: {"finished": service.finish_job()},
         }
 
     def handle(self, request: str, data: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
@@ -163,7 +164,9 @@ class ClientSession:
         drained = worker.drain(float(data["timeout_s"]), drop_waiting=drop_waiting)
         if self._service.worker.fenced is not None:
             raise self._service.worker.fenced
-        return {"drained": drained}
+        head = self._service.fence.head if self._rank == 0 else None
+        ref = head.current if head else None
+        return {"drained": drained, "ref": asdict(ref) if drained and ref else None}
 
     def _release(self, _: Mapping[str, Any]) -> Mapping[str, Any]:
         head = self._service.release()

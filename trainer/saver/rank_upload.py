@@ -55,7 +55,7 @@ class SnapshotLabel:
     @property
     def is_urgent(self) -> bool:
         """Somebody waits for this snapshot, perhaps because the machine is about to end."""
-        return self.is_last or self.trigger == "asked"
+        return self.is_last or self.trigger in ("asked", "final")
 
 
 class RankUpload:

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 from providers.stores.base import NotFoundError, ObjectStore, StoreUnavailableError
 from spotd.wire import CHECKPOINT_SKIPPED, Head, HeadRef, Manifest
+from trainer.hook.spotd_hook import memory_check
 from trainer.saver.reader import CorruptError, read_manifest
 
 READ_ATTEMPTS = 3
-IMPORTED = "imported"  # marks weights alone, made by `spotctl ckpt import`
 Result = TypeVar("Result")
 
 
@@ -50,7 +50,7 @@ class ResumeChain:
         self._length = len(self._candidates)
         self._report, self._pause = report, pause
 
-    def newest(self, config: Mapping[str, Any]) -> tuple[HeadRef, Manifest] | None:
+    def newest(self, config: Mapping[str, Any] | None) -> tuple[HeadRef, Manifest] | None:
         """Return the newest usable checkpoint that was not skipped; None if the job never had one.
 
         Skips damaged manifests and reports them. Raises MismatchError if the checkpoint was made
@@ -64,7 +64,8 @@ class ResumeChain:
             except (CorruptError, NotFoundError) as error:
                 self.skip(str(error))
                 continue
-            check_config(manifest, config)
+            if config is not None:
+                check_config(manifest, config)
             return ref, manifest
         if self._length:
             raise UnusableError(
@@ -90,17 +91,8 @@ class ResumeChain:
 
 
 def check_config(manifest: Manifest, config: Mapping[str, Any]) -> None:
-    """Raise MismatchError if the checkpoint was made with another configuration than `config`.
-
-    The configuration of imported weights is unknown.
-    """
-    if IMPORTED in manifest.state:
-        return
-    made_with = manifest.state.get("config", {})
-    for name in sorted(made_with.keys() | config.keys()):
-        saved, current = made_with.get(name), config.get(name)
-        if saved != current:
-            raise MismatchError(
-                f"the checkpoint of step {manifest.step} was made with {name} = {saved!r}, this "
-                f"program has {current!r}: put it back, or start a new job"
-            )
+    """Raise MismatchError if the checkpoint was made with another configuration than `config`."""
+    try:
+        memory_check.check_config(manifest.state, manifest.step, config)
+    except ValueError as error:
+        raise MismatchError(str(error)) from None

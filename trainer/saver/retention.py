@@ -16,6 +16,7 @@ from trainer.fence import Fence
 from trainer.saver.reader import Chunk, CorruptError, all_chunks, read_chunk, read_manifest
 
 MILESTONE = "step-"  # prefix of the names of pins made by retention
+RESULTS = "results-"  # prefix of the names of pins of trainings that have ended
 MAX_HISTORY = 1000  # most checkpoints in HEAD, and most that `keep` may be
 _MANIFEST = "/MANIFEST.json"
 _FOLDER = re.compile(r"(?P<folder>jobs/[^/]+/g(?P<generation>\d{8})/s(?P<step>\d{12})-[^/]+)/[^/]+")
@@ -306,6 +307,15 @@ def pin_suspect(store: ObjectStore, head: Head, manifest: str) -> None:
         if ref.manifest == manifest:
             pin = Pin(f"suspect-{ref.step}", ref, time.time_ns() // 1000, "step back")
             store.put(pin_key(head.job, pin.name), pin.to_bytes())
+
+
+def pin_results(store: ObjectStore, job_id: str, number: int, name: str, ref: HeadRef) -> None:
+    """Pin the checkpoint with the results of the training `name`, the `number`th that has ended.
+
+    The program needs it whenever it starts from its beginning. Raises store errors.
+    """
+    pin = Pin(f"{RESULTS}{number}", ref, time.time_ns() // 1000, f"training {name} ended")
+    store.put(pin_key(job_id, pin.name), pin.to_bytes())
 
 
 def milestones(chain: Iterable[HeadRef], pins: Iterable[Pin], every_steps: int) -> list[HeadRef]:

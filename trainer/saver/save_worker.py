@@ -15,12 +15,13 @@ from functools import partial
 from typing import Any
 
 from providers.stores.base import NotFoundError, StoreUnavailableError
-from spotd.wire import CHECKPOINT, CHECKPOINT_FAILED
+from spotd.wire import CHECKPOINT, CHECKPOINT_FAILED, HeadRef
 from trainer.fence import FencedError
 from trainer.hook.spotd_hook.shared_memory import SaveProgress, SharedMemory
 from trainer.saver.housekeeping import Housekeeper
 from trainer.saver.parts import RankPart, manifest_of, parse_part, part_key
 from trainer.saver.rank_upload import RankUpload, SnapshotLabel
+from trainer.saver.retention import pin_results
 from trainer.saver.shard_store import ShardStoreChooser
 from trainer.saver.snapshot import Rank, SaverRole, Snapshot, commit_entry
 from trainer.saver.streams import AbandonedError, FillingSlot
@@ -53,6 +54,7 @@ class SaveWorker:
         self._changed = threading.Condition()
         self._waiting: Snapshot | None = None
         self._writing: Snapshot | None = None
+        self._pinned: set[HeadRef] = set()  # results of trainings that have ended
         self._stuck: list[Snapshot] = []  # a hanging disk still reads their memory
         self._closed, self._between_attempts, self._drains = False, False, 0
         self._progress = SaveProgress()
@@ -351,6 +353,7 @@ class SaveWorker:
         manifest = manifest_of(role.job_id, self._collect_parts(snapshot))
         if snapshot.abandoned:
             raise AbandonedError
+        self._pin_results(snapshot.label)
         key = f"{snapshot.label.folder}/MANIFEST.json"
         keep = max(role.keep, housekeeper.required_history())
         head = housekeeper.fence.commit(
@@ -368,6 +371,15 @@ class SaveWorker:
                 self._publish_progress(saves=count, stage_us=stage_us, write_us=write_us, puts=puts)
         stage_s, write_s = stage_us / 1e6, write_us / 1e6
         self._report(CHECKPOINT, commit_entry(snapshot, head, manifest, stage_s, write_s))
+
+    def _pin_results(self, label: SnapshotLabel) -> None:
+        """Pin the results of trainings that have ended, before this snapshot replaces them."""
+        role = self._role
+        for number, kept in enumerate(label.state.get("ended", ()), 1):
+            ref = HeadRef(**kept["ref"])
+            if ref not in self._pinned:
+                pin_results(role.store, role.job_id, number, str(kept["name"]), ref)
+                self._pinned.add(ref)
 
     def _record_held(self, snapshot: Snapshot) -> None:
         with self._changed:

@@ -15,14 +15,15 @@ from typing import Any
 from providers.stores import open_store
 from providers.stores.base import ObjectStore
 from providers.stores.multi_store import MultiStore
-from spotd.wire import Head, HeadRef, Manifest
+from spotd.wire import CHECKPOINT, Head, HeadRef, Manifest
 from trainer.fence import Fence
 from trainer.saver.disk import LocalTier
 from trainer.saver.prefetch import Prefetch
+from trainer.saver.reader import read_manifest
 from trainer.saver.resume_chain import ResumeChain
 from trainer.saver.retention import pin_suspect
 from trainer.saver.save_worker import SaveWorker
-from trainer.saver.snapshot import SaverRole
+from trainer.saver.snapshot import SaverRole, finish_entry
 
 READERS = 8  # chunks read in parallel
 POLL_FILE_S, POLL_S = 0.05, 0.2
@@ -258,6 +259,24 @@ class SaverService:
             self._worker.abandon()
             self._worker.close()
         return self.fence.release()
+
+    def finish_job(self) -> bool:
+        """Record in HEAD that the job is done; False if it is not, or HEAD is not ours.
+
+        It is done if HEAD's checkpoint has the results of a training that has ended. Nothing can be
+        saved afterwards. Raises FencedError, StoreError, CorruptError, WireError.
+        """
+        head = None if self._fence is None else self._fence.head
+        if self._fence is None or head is None or head.current is None or head.released:
+            return False
+        manifest = read_manifest(self.store, head.current)
+        if head.final or not manifest.state.get("training", {}).get("ended"):
+            return head.final
+        if self._worker is not None:
+            self._worker.close()
+        head = self._fence.finish()
+        self.report(CHECKPOINT, finish_entry(head, manifest))
+        return True
 
     def drain(self, timeout_s: float) -> bool:
         """Wait until everything staged is committed; False if it is not."""

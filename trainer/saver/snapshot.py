@@ -85,3 +85,23 @@ def commit_entry(
         "released": head.released,
         "final": head.final,
     }
+
+
+def finish_entry(head: Head, manifest: Manifest) -> Mapping[str, Any]:
+    """Return the journal entry of the job's end with a checkpoint that was saved before."""
+    ref = head.current
+    assert ref is not None  # noqa: S101 - the job has ended with it
+    return {
+        "step": ref.step,
+        "manifest": ref.manifest,
+        "digest": ref.digest,
+        "bytes": manifest.size,
+        "new_bytes": 0,
+        "near_bytes": manifest.near_size,
+        "stage_s": 0.0,
+        "write_s": 0.0,
+        "local_s": 0.0,
+        "trigger": "final",
+        "released": head.released,
+        "final": head.final,
+    }

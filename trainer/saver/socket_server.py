@@ -11,8 +11,9 @@ memory travels with the reply to `join`.
     {"fetch": {"ranges": [[stream, start, size]]}}  -> {"slot", "from": bytes by source}
     {"resumed": {}}                                 -> {}; commits follow the found checkpoint
     {"begin": {a label}}                            -> {"slot"}; -1: none is free
-    {"drain": {"timeout_s", "alone"}}               -> {"drained"}
+    {"drain": {"timeout_s", "alone"}}               -> {"drained", "ref": of HEAD's checkpoint}
     {"release": {}}                                 -> {"step", "manifest"}
+    {"finish": {}}                                  -> {"finished"}: whether the job is done
 
 A failed request is answered with {"error": {"kind", "text"}}.
 """

@@ -10,11 +10,12 @@ from itertools import pairwise
 from typing import Any
 
 from spotd.api.views.resources import iso
-from spotd.domain.lost_work import NO_FAILURES, LostWork
+from spotd.domain.lost_work import LostWork
 from spotd.domain.node import Node
 from spotd.domain.units import S
 from spotd.store.checkpoints import CheckpointRow
 from spotd.store.events import EventRow
+from spotd.wire import EXIT_UNFIT
 
 MOST_SAVES = 200
 # Each part is named by the event that ends it.
@@ -83,7 +84,7 @@ def _hand_over(old: Node, new: Node, lost: LostWork, restore_s: float | None) ->
         "overlap": bool(notice_times) and old.agent.heard_at_us > new.requested_at_us,
         "parts": parts,
         "total_s": round((at_us - begin_us) / S, 3),
-        "failed": old.training.exit_code not in NO_FAILURES,
+        "failed": old.program_failed and old.training.exit_code != EXIT_UNFIT,
         "restore_s": restore_s,
         "resumed_step": new.training.resumed_step,
         "anew": lost.anew,

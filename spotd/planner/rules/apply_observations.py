@@ -199,9 +199,9 @@ def settle_exits(d: PlanBuilder) -> None:
         match node.training.exit_code:
             case code if code == EXIT_FINISHED:
                 _finished(d, node)
-            case code if code == EXIT_RELEASED and _asked_to_stop(d, node):
+            case code if code == EXIT_RELEASED and _asked_to_stop(node):
                 d.terminate(node, LeaveReason.PREEMPTED, _stopped(d, node), keep=True)
-            case code if code == EXIT_FENCED:
+            case code if code == EXIT_FENCED and _is_fenced(d, node):
                 d.terminate(node, LeaveReason.LOST, "fenced by a newer generation", keep=True)
             case code if code == EXIT_UNFIT:
                 d.terminate(node, LeaveReason.LOST, _unfit(node), keep=True)
@@ -233,15 +233,20 @@ def _unfit(node: Node) -> str:
     return f"not fit to train on: {node.training.exit_cause or node.training.exit_tail}"
 
 
-def _asked_to_stop(d: PlanBuilder, node: Node) -> bool:
+def _asked_to_stop(node: Node) -> bool:
     """Return whether the program obeyed a stop, which exit code 75 says.
 
-    A script may exit with 75 by itself again and again; that counts as any other crash.
+    A program may exit with 75 by itself again and again; that counts as any other crash.
     """
-    if d.job.spec.checkpoint.engine != "none" or node.training.released_at_us:
+    if node.training.ended_as_asked:
         return True
     noticed = any(notice.kind.takes_machine for notice in node.notices)
     return noticed or node.state is NodeState.DRAINING
+
+
+def _is_fenced(d: PlanBuilder, node: Node) -> bool:
+    """Return whether a newer attempt fenced the program off, which exit code 76 says."""
+    return node.training.ended_as_asked or node.generation < d.job.generation
 
 
 def _finished(d: PlanBuilder, node: Node) -> None:

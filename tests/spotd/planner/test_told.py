@@ -54,6 +54,7 @@ CRASH: dict[str, Any] = {"exit_code": 1, "exited_at_us": NOW - 30 * S, "exit_tai
 DONE: dict[str, Any] = {"exit_code": 0, "exited_at_us": NOW - S}
 SAVED: dict[str, Any] = {"exit_code": 75, "exited_at_us": NOW, "released_at_us": NOW - S}
 REJECTED: dict[str, Any] = {"launch_error": "no such image", "launch_error_code": "RejectedError"}
+ASKED = {"failed_part": "nothing"}
 LEFT: dict[str, Any] = {"leave_reason": PREEMPTED, "left_at_us": NOW - 9 * S}
 SILENT: dict[str, Any] = {"heard_at_us": NOW - 200 * S, "surveyed_at_us": NOW - S}
 AGAIN = hello(
@@ -281,8 +282,8 @@ STORIES: dict[str, tuple[View, Market]] = {
     "setup failed and kept": told(
         hello(chosen=True, started_at_us=NOW - S, setup_failed=True), job=keep(60.0)
     ),
-    "fenced": told(node(D, **LEFT, exit_code=76, exited_at_us=NOW)),
-    "fenced while it trains": told(node(R, exit_code=76, exited_at_us=NOW)),
+    "fenced": told(node(D, **LEFT, exit_code=76, exited_at_us=NOW, **ASKED)),
+    "fenced while it trains": told(node(R, exit_code=76, exited_at_us=NOW, **ASKED)),
     "a rank that was to stop, when its mate is taken away": told(
         node(T, leave_reason=PREEMPTED, terminated_at_us=NOW),
         node(D, rank=1, leave_reason=CANCELLED, left_at_us=NOW - 5 * S, drained_at_us=NOW - 5 * S),

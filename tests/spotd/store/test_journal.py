@@ -146,14 +146,15 @@ def test_a_life_from_hello_to_release(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    ("released", "text"),
+    ("asked", "text"),
     [(True, "the program stopped, as asked"), (False, "the program ended with code 75")],
 )
-def test_75_is_told_as_the_stop_that_it_means(store: Store, released: bool, text: str) -> None:
+def test_75_is_told_as_the_stop_that_it_means(store: Store, asked: bool, text: str) -> None:
     """The shell of a script that was stopped has a code of its own."""
     placed(store)
-    entries = [("released", {"step": 0}), ("exited", {"code": 75, "ranks": {"0": 143}})]
-    store.journal.record([said(*entries[0 if released else 1 :])])
+    part = "nothing" if asked else "program"
+    ended = {"code": 75, "ranks": {"0": 143}, "part": part}
+    store.journal.record([said(("released", {"step": 0}), ("exited", ended))])
     texts = [row.event.text for row in store.events.rows("j1") if row.event.kind == "exited"]
     assert texts == [text]
 

@@ -40,7 +40,6 @@ _LOG = logging.getLogger(__name__)
 TICK_S = 0.5
 MIN_POLL_S = 0.02
 COMMAND_TIMEOUT_S = 20.0
-_SUCCESSFUL = {wire.EXIT_FINISHED, wire.EXIT_RELEASED, wire.EXIT_FENCED}
 LINGER_S = 600.0  # after the end, for readers of the journal
 LINGER_STOPPED_S = 2.0
 DISKS_S = 60.0  # in addition, until the disks are wiped: removing a container takes up to 30
@@ -194,14 +193,18 @@ class Agent:
         awaits_final = self._training.awaits_final and not stop_requested
         if not awaits_final and self._leave_at is None:
             self._leave_at = now + LINGER_S
-            code = self._training.code
+            training = self._training
             self._disks_done = start_shutdown(
-                self._context, self._watcher, code=code, active_notices=self._active_notices
+                self._context,
+                self._watcher,
+                ended_well=training.ended_well,
+                released=training.ended_well and training.code == wire.EXIT_RELEASED,
+                active_notices=self._active_notices,
             )
         if stop_requested and self._leave_at is not None:
             self._leave_at = min(self._leave_at, now + LINGER_STOPPED_S)
         elif self.deadman.enabled:  # the agent stays to switch the machine off in the end
-            failed = self._training.code not in _SUCCESSFUL
+            failed = not self._training.ended_well
             return self.deadman.should_power_off(now, awaits_final=awaits_final, failed=failed)
         late_s = -1.0 if self._leave_at is None else now - self._leave_at
         return late_s >= (0.0 if self._disks_done.is_set() else DISKS_S)
@@ -354,6 +357,9 @@ class Agent:
 
     def on_busy(self, for_s: float) -> None:
         self._context.post(lambda: self._watchdog.allow_silence(for_s))
+
+    def on_idle(self, rank: int) -> None:
+        self._context.post(lambda: self._watchdog.on_idle(rank))
 
     def on_saver_request(self, argv: Sequence[str]) -> None:
         self._context.post(lambda: self._training.request_saver(argv))

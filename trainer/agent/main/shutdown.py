@@ -15,8 +15,6 @@ from trainer.agent.base.notices import acknowledge, cloud_notices
 from trainer.agent.base.paths import AgentPaths
 from trainer.agent.cleanup.wipe import wipe
 
-# After a crash the user may want to inspect the disk: it goes with the machine as it is.
-_WIPED_AFTER = frozenset({wire.EXIT_FINISHED, wire.EXIT_RELEASED, wire.EXIT_FENCED})
 REMOVAL_S = 30.0  # for the engine to remove its container, in up to twenty attempts
 
 
@@ -24,12 +22,14 @@ def start_shutdown(
     context: AgentContext,
     watcher: NoticeWatcher,
     *,
-    code: int | None,
+    ended_well: bool,
+    released: bool,
     active_notices: Iterable[ActiveNotice],
 ) -> threading.Event:
     """Do the final work in a thread, so that the agent's loop is not blocked.
 
-    The returned event is set when the disks are done. If the agent ends before, no WIPED entry is
+    After a crash the user may want to inspect the disk: it goes with the machine as it is. The
+    returned event is set when the disks are done. If the agent ends before, no WIPED entry is
     written.
     """
     done, notices = threading.Event(), [active.notice for active in active_notices]
@@ -37,13 +37,13 @@ def start_shutdown(
     def run() -> None:
         try:
             delete_credentials(context.paths)
-            is_reused = context.config.regroups and code == wire.EXIT_RELEASED and not notices
-            if context.config.wipe and code in _WIPED_AFTER and not is_reused:
+            is_reused = context.config.regroups and released and not notices
+            if context.config.wipe and ended_well and not is_reused:
                 wait_container_removed(context.paths)
                 context.journal.append(wire.WIPED, wipe(context.paths))
         finally:
             done.set()
-        if code == wire.EXIT_RELEASED:
+        if released:
             # Everything is saved and released: the cloud need not wait for the notice's deadline.
             acknowledge(watcher, cloud_notices(notices), context.ended)
 

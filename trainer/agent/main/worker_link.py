@@ -37,6 +37,10 @@ class WorkerListener(Protocol):
         """A training process is alive, and may be silent for `for_s` seconds."""
         ...
 
+    def on_idle(self, rank: int) -> None:
+        """A training process has ended its training; its program may go on, or train again."""
+        ...
+
     def on_step(self, rank: int, step: int) -> None:
         """A training process has done this many steps."""
         ...
@@ -131,6 +135,9 @@ class WorkerLink:
             self._listener.on_saver_request(saver["argv"])
         elif _is_time(busy_s):
             self._listener.on_busy(float(busy_s))
+        elif isinstance(idle := message.get("idle"), dict):
+            if _is_count(rank := idle.get("rank")):
+                self._listener.on_idle(rank)
         elif isinstance(at, dict):
             rank, step = at.get("rank"), at.get("step")
             if _is_count(rank) and _is_count(step):

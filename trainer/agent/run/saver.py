@@ -94,10 +94,13 @@ class Saver:
         """Start the time limits: the program has ended or is about to restart."""
         self._kill_at, self._quiet_by = now + self._stop_timing().max_stop_s(), now + LAST_WORDS_S
 
-    def finish(self, now: float, stopping: Stopping | None, *, is_reused: bool) -> bool:
+    def finish(
+        self, now: float, stopping: Stopping | None, *, is_reused: bool, succeeded: bool
+    ) -> bool:
         """Make the saver commit what is staged and exit, unless it `is_reused` by the next program.
 
-        Returns True when it and the program have sent everything. Call it until then.
+        If the program has `succeeded`, the saver also records that the job is done. Returns True
+        when it and the program have sent everything. Call it until then.
         """
         if stopping is not None:
             self._kill_at = min(self._kill_at, max(stopping.kill_at, now) + FINAL_S / 2)
@@ -107,7 +110,8 @@ class Saver:
             if now >= self._kill_at:
                 self._script.kill()
             elif not self._term_sent:
-                self._term_sent = self._script.signal_workers(signal.SIGTERM) > 0
+                number = signal.SIGUSR2 if succeeded else signal.SIGTERM
+                self._term_sent = self._script.signal_workers(number) > 0
             return False
         return not self._open_count() or now >= self._quiet_by
 

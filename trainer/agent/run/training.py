@@ -88,6 +88,7 @@ class Training:
         self.on_script_exit: Callable[[int], None] = lambda _code: None
         self.can_run: Callable[[], bool] = lambda: True  # False while a mount is missing
         self.code: int | None = None  # of the EXITED entry, if this agent has written it
+        self.ended_well = False  # with success or as asked: anybody may exit with 75 or 76
         self.phase = Phase.ENDED if wire.EXITED in reported else Phase.WAITING
 
     # --- progress
@@ -281,7 +282,8 @@ class Training:
             self._run.kill()  # processes that the script left behind
         self._script_ended = True
         restarts = self.verdict is not None and self.verdict.again and not self.final
-        if self._saver.finish(now, self._desired.stopping, is_reused=restarts):
+        succeeded = not self._run.exit.code and not restarts
+        if self._saver.finish(now, self._desired.stopping, is_reused=restarts, succeeded=succeeded):
             # After what the connections have posted.
             self._context.post(lambda: self._run_ended(self._run.exit))
 
@@ -309,7 +311,7 @@ class Training:
             self.phase = Phase.SETTLING
             self._authority.start_last_save()
         else:
-            self._leave(_script_code(script_exit), script_exit)
+            self._leave(script_exit.code, script_exit)
 
     def _release(self, script_exit: ScriptExit) -> None:
         assert self._authority is not None  # noqa: S101 - only HEAD's owner is asked to
@@ -403,7 +405,7 @@ class Training:
     def on_saved(self) -> None:
         """Report the failure of a script whose last files are saved now."""
         if self.phase is Phase.SETTLING and self._run_exit is not None:
-            self._leave(_script_code(self._run_exit), self._run_exit)
+            self._leave(self._run_exit.code, self._run_exit)
 
     def on_settled(self, head: Head | None, *, final: bool, size: int = 0) -> None:
         """Record the script's end, which is now in HEAD."""
@@ -500,6 +502,10 @@ class Training:
         if self.phase is Phase.ENDED:
             return
         self.code = code
+        released = code == wire.EXIT_RELEASED and self._desired.stopping is not None
+        as_asked = released or (code == wire.EXIT_FENCED and self._fenced)
+        part = wire.FailedPart.NOTHING if as_asked else wire.FailedPart.PROGRAM
+        self.ended_well = as_asked or code == wire.EXIT_FINISHED
         ranks = {str(self._context.config.rank): script_exit.code}
         ranks |= {f"worker{rank}": worker for rank, worker in sorted(self._worker_codes.items())}
         self._append_once(
@@ -510,7 +516,7 @@ class Training:
                 "ranks": ranks,
                 "tail": script_exit.tail,
                 "cause": script_exit.cause,
-                "part": script_exit.part or wire.FailedPart.PROGRAM.value,
+                "part": script_exit.part or part.value,
             },
         )
         self._end()
@@ -591,8 +597,3 @@ class Training:
         if mark not in self._reported:
             self._reported.add(mark)
             self._context.journal.append(kind, data)
-
-
-def _script_code(script_exit: ScriptExit) -> int:
-    """Return the exit code to report for a script; it has none of our own meanings."""
-    return _CRASHED if script_exit.code == wire.EXIT_FENCED else script_exit.code

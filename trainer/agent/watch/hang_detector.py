@@ -58,6 +58,15 @@ class HangDetector:
         self.silent_s, self._announced_s = 0.0, for_s
         self.ranks.reset_silence()
 
+    def on_idle(self, rank: int) -> None:
+        """Stop watching: a training has ended, and what follows reports no steps.
+
+        The next step of any rank starts it again.
+        """
+        self.ranks.remove(rank)
+        self.silent_s = self._announced_s = 0.0
+        self._watching = False
+
     def reset(self) -> None:
         """Start over for a new process, which is not watched until its first step."""
         self.silent_s = self._announced_s = 0.0

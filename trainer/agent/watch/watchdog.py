@@ -136,6 +136,11 @@ class Watchdog:
         """Forget a rank that has ended or moved to another process."""
         self._hang_detector.ranks.remove(rank)
 
+    def on_idle(self, rank: int) -> None:
+        """Expect no steps of a rank whose training has ended."""
+        self._hang_detector.on_idle(rank)
+        self._peers.reset()
+
     def allow_silence(self, for_s: float) -> None:
         """Allow silence for a long operation of the program."""
         self._hang_detector.allow_silence(for_s)

@@ -107,6 +107,10 @@ class AgentClient:
         """Tell the agent that a pause of `for_s` without a step is not a hang."""
         self._queue({"busy_s": for_s})
 
+    def report_idle(self) -> None:
+        """Tell the agent that this rank's training has ended, and steps are not expected."""
+        self._queue({"idle": {"rank": self._rank}})
+
     def set_step(self, step: int) -> None:
         """Set the number of steps that this rank has done.
 

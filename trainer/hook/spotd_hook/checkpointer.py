@@ -70,7 +70,8 @@ class Checkpointer:
         self._layout_is_fixed = size > 0
         self._layout_changed = size > 0  # there is no memory for this layout yet
         self._engine: Engine | None = None
-        self._config: Mapping[str, Any] = {}
+        self._config: Mapping[str, Any] | None = {}
+        self._found: FoundCheckpoint | None = None  # what `fetch` reads
         self._step = 0
         self._rates, self._noted_saves = Rates(), 0
         self._staging_at_s = self._staged_at_s = 0.0  # monotonic, of the newest save
@@ -135,9 +136,8 @@ class Checkpointer:
         """
         checkpoint = self.find_checkpoint(config, back)
         while checkpoint is not None:
-            self._prepare_memory(checkpoint)
             try:
-                memory = self.fetch([(0, 0, self._size)])
+                memory = self.fetch_all(checkpoint)
             except CorruptError as error:
                 checkpoint = self.skip(str(error))
                 continue
@@ -146,21 +146,31 @@ class Checkpointer:
             return checkpoint
         return None
 
-    def find_checkpoint(self, config: Mapping[str, Any], back: int = 0) -> FoundCheckpoint | None:
-        """Return the checkpoint that `restore` would load.
+    def find_checkpoint(
+        self, config: Mapping[str, Any] | None, back: int = 0
+    ) -> FoundCheckpoint | None:
+        """Return the checkpoint that `restore` would load, whatever its configuration if None.
 
         Then `fetch` and `confirm_resume` it, or `skip` it.
         """
         self.wait_for_copy()
         self._config = config
-        return self._open_engine.resume(config, back=back)
+        self._found = self._open_engine.resume(config, back=back)
+        return self._found
+
+    def fetch_all(self, checkpoint: FoundCheckpoint) -> memoryview:
+        """Return the bytes of a checkpoint that one rank saved. Raises CorruptError for damage."""
+        if checkpoint is not self._found:
+            self.find_by_ref(checkpoint.ref)
+        self._prepare_memory(checkpoint)
+        return self.fetch([(0, 0, self._size)])
 
     def find_by_ref(self, ref: Mapping[str, Any]) -> FoundCheckpoint:
-        """Return the checkpoint that rank 0 found; for the other ranks."""
+        """Return the checkpoint of a reference: rank 0's for other ranks, or an earlier one."""
         self.wait_for_copy()
-        checkpoint = self._open_engine.resume({}, ref=ref)
-        assert checkpoint is not None  # noqa: S101 - else an error is raised
-        return checkpoint
+        self._found = self._open_engine.resume({}, ref=ref)
+        assert self._found is not None  # noqa: S101 - else an error is raised
+        return self._found
 
     def fetch(self, ranges: Sequence[tuple[int, int, int]]) -> memoryview:
         """See Engine.fetch; `sources` tells where the bytes came from."""
@@ -169,7 +179,8 @@ class Checkpointer:
 
     def skip(self, why: str) -> FoundCheckpoint | None:
         """Skip the found checkpoint and return the one before it."""
-        return self._open_engine.skip(why, self._config)
+        self._found = self._open_engine.skip(why, self._config)
+        return self._found
 
     def confirm_resume(self) -> None:
         """Confirm that the found checkpoint is used: commits follow it."""
@@ -281,6 +292,13 @@ class Checkpointer:
             self._replace_saver(error)
             return self._open_engine.release()
 
+    def finish_job(self) -> bool:
+        """Record that the job is done, if its last training has ended; return whether it is.
+
+        Nothing can be saved afterwards. Raises FencedError, SaverError, OSError.
+        """
+        return self._open_engine.finish_job()
+
     @property
     def fenced(self) -> FencedError | None:
         """The error that another generation owns HEAD, or None. Cheap."""
@@ -297,6 +315,11 @@ class Checkpointer:
     def pieces(self) -> Sequence[Mapping[str, Any]]:
         """Layout of a snapshot."""
         return self._pieces
+
+    @property
+    def newest_ref(self) -> Mapping[str, Any] | None:
+        """How HEAD names its checkpoint, as of the last complete `drain`; for rank 0."""
+        return None if self._engine is None else self._engine.newest_ref
 
     @property
     def committed(self) -> int:

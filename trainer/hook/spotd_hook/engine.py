@@ -72,6 +72,7 @@ class Engine:
         self._save_count = 0
         self._slot = -1
         self._pin, self._unpin = pin, _no_unpin
+        self.newest_ref: Mapping[str, Any] | None = None  # in HEAD, as of the last `drain`
 
     def open(self, pieces: Sequence[Mapping[str, Any]], size: int, slots: int = 2) -> None:
         """Map memory for this rank's snapshots, laid out as `pieces`."""
@@ -96,7 +97,7 @@ class Engine:
 
     def resume(
         self,
-        config: Mapping[str, Any],
+        config: Mapping[str, Any] | None,
         *,
         back: int = 0,
         max_step: int | None = None,
@@ -105,9 +106,10 @@ class Engine:
         """Return the newest usable checkpoint in HEAD; None if the job never had one.
 
         `back` goes back that many checkpoints if there are so many; `max_step` leaves out later
-        ones. Ranks other than 0 pass rank 0's `ref` instead.
+        ones; with `config` None any configuration is accepted. Instead of these a `ref` can name
+        the checkpoint: rank 0's for the other ranks, or that of an earlier training.
         """
-        request: dict[str, Any] = {"config": dict(config), "back": back, "most_step": max_step}
+        request: dict[str, Any] = {"config": _plain(config), "back": back, "most_step": max_step}
         if ref is not None:
             request = {"ref": dict(ref)}
         checkpoint = self._client.request("resume", **request)["found"]
@@ -121,9 +123,9 @@ class Engine:
         answer = self._client.request("fetch", ranges=[list(one) for one in ranges])
         return self._memory.slot(int(answer["slot"])), answer["from"]
 
-    def skip(self, why: str, config: Mapping[str, Any]) -> FoundCheckpoint | None:
+    def skip(self, why: str, config: Mapping[str, Any] | None) -> FoundCheckpoint | None:
         """Skip the found checkpoint and return the one before it."""
-        checkpoint = self._client.request("skip", why=why, config=dict(config))["found"]
+        checkpoint = self._client.request("skip", why=why, config=_plain(config))["found"]
         return None if checkpoint is None else FoundCheckpoint(**checkpoint)
 
     def confirm_resume(self) -> None:
@@ -192,15 +194,17 @@ class Engine:
         With `drop_waiting`, a snapshot that waits behind another one is abandoned.
         """
         request = {"timeout_s": timeout_s, "alone": drop_waiting}
-        return bool(
-            self._client.request("drain", within_s=timeout_s + REPLY_TIMEOUT_S, **request)[
-                "drained"
-            ]
-        )
+        reply = self._client.request("drain", within_s=timeout_s + REPLY_TIMEOUT_S, **request)
+        self.newest_ref = reply.get("ref")
+        return bool(reply["drained"])
 
     def release(self) -> Mapping[str, Any]:
         """Release HEAD and abandon what is uncommitted; return HEAD's step and manifest."""
         return self._client.request("release")
+
+    def finish_job(self) -> bool:
+        """Record that the job is done, if its last training has ended; return whether it is."""
+        return bool(self._client.request("finish")["finished"])
 
     def close(self) -> None:
         """Disconnect. Staged snapshots are saved nevertheless."""
@@ -216,6 +220,10 @@ class Engine:
         if self._shared_memory is None:
             raise SaverError("ValueError", "open() comes first")
         return self._shared_memory
+
+
+def _plain(config: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    return None if config is None else dict(config)
 
 
 def _no_unpin() -> None:

@@ -123,12 +123,13 @@ class HeadOwnership:
         self._link.send(RELEASED, released)
         return EXIT_RELEASED
 
-    def finish(self, step: int) -> int | None:
-        """Commit the final manifest, which completes the job; return the exit code.
+    def finish(self, step: int, *, final: bool = True) -> int | None:
+        """Commit the state at the end of training; return the exit code.
 
-        None if there is nothing that could be saved.
+        With `final` that completes the job; else its program may train again. None if there is
+        nothing that could be saved.
         """
-        save = partial(self._save, step, "final", final=True)
+        save = partial(self._save, step, "final", final=final)
         if not save():
             return None
         if self._checkpointer.drain(FINAL_GRACE_S, save_again=save):

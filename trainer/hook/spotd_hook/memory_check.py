@@ -1,4 +1,5 @@
-"""Check whether a checkpoint fits the layout of one rank that saves everything.
+"""Check whether a checkpoint fits a program: its configuration, and the layout of one rank that
+saves everything.
 
 Standard library only, Python >= 3.10.
 """
@@ -10,6 +11,8 @@ from typing import Any
 
 from .engine import FoundCheckpoint
 from .saver_client import SaverError
+
+IMPORTED = "imported"  # marks weights alone, made by `spotctl ckpt import`
 
 
 def check_fits(checkpoint: FoundCheckpoint, pieces: Sequence[Mapping[str, Any]], size: int) -> None:
@@ -27,6 +30,23 @@ def check_fits(checkpoint: FoundCheckpoint, pieces: Sequence[Mapping[str, Any]],
     if not same:
         text = f"the checkpoint of step {checkpoint.step} holds other tensors than this model has"
         raise SaverError("MismatchError", text + _differences(pieces, saved))
+
+
+def check_config(state: Mapping[str, Any], step: int, config: Mapping[str, Any]) -> None:
+    """Raise ValueError if a checkpoint was made with another configuration than `config`.
+
+    The configuration of imported weights is unknown.
+    """
+    if IMPORTED in state:
+        return
+    made_with = state.get("config", {})
+    for name in sorted(made_with.keys() | config.keys()):
+        saved, current = made_with.get(name), config.get(name)
+        if saved != current:
+            raise ValueError(
+                f"the checkpoint of step {step} was made with {name} = {saved!r}, this program has "
+                f"{current!r}: put it back, or start a new job"
+            )
 
 
 def _differences(

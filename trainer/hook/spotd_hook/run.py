@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -46,6 +47,7 @@ class Run:
     def __init__(
         self,
         *,
+        name: str = "",
         data: Any = None,
         seed: int | None = None,
         config: Mapping[str, Any] | None = None,
@@ -64,10 +66,11 @@ class Run:
         self._seed = seed
         self._losses: tuple[float | Tensor | None, int] = (None, 0)
         self._resumed: Resumed | None = None
-        self._session = Session(self._collect, config=config, any_ranks=any_ranks)
+        self._untouched = False  # the step has begun, and nothing has changed
+        self._session = Session(self._collect, name=name, config=config, any_ranks=any_ranks)
 
     def __enter__(self) -> Run:
-        """Wait until HEAD may be claimed, and restore. Ends the program if the job is finished."""
+        """Wait until HEAD may be claimed, and restore what training changes."""
         try:
             self._resumed = self._session.begin()
             if self._resumed is not None and self._resumed.weights is not None:
@@ -76,7 +79,7 @@ class Run:
             if self._resumed is not None:
                 self._restore(self._resumed)
         except BaseException:
-            self._session.close()
+            self._session.fail()
             raise
         return self
 
@@ -86,11 +89,11 @@ class Run:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Commit the final state, which completes the job. After an error nothing is saved."""
+        """Commit the results of this training. After an error nothing is saved."""
         if kind is None:
             self._session.finish()
         else:
-            self._session.close()
+            self._session.fail()
 
     @property
     def done(self) -> int:
@@ -102,16 +105,19 @@ class Run:
 
         Random generators are restored with the first step: create iterators before.
         """
-        session = self._session
-        session.progress.steps = total
-        if self._resumed is not None and self._seed is None:
-            rng_state.restore(self._resumed.per_rank["chance"])
+        session, resumed = self._session, self._resumed
+        session.expect_steps(total)
+        ended = resumed is not None and resumed.ended
+        if resumed is not None and (self._seed is None or ended):
+            rng_state.restore(resumed.per_rank["chance"])
         self._resumed = None
         session.reset_timers()
-        while session.step < total:
+        while session.step < total and not ended:
             if self._seed is not None:
                 rng_state.seed(self._seed, session.step, session.ranks.rank)
+            self._untouched = True
             yield session.step
+            self._untouched = False
             self._after(last=session.step + 1 == total)
 
     def batches(self, batches: Iterable[T]) -> Iterator[T]:
@@ -124,10 +130,16 @@ class Run:
         def measured() -> Iterator[T]:
             while True:
                 began_s = time.monotonic()
+                first, self._untouched = self._untouched, False
+                if first:  # of the step: nothing has changed since the last one
+                    self._session.idle()
                 try:
                     batch = next(iterator)
                 except StopIteration:
                     return
+                finally:
+                    if first:
+                        self._session.busy()
                 self._session.progress.add_data_wait(time.monotonic() - began_s)
                 yield batch
 
@@ -137,15 +149,31 @@ class Run:
         """Report this rank's loss of the step, and its number of tokens."""
         self._losses = loss, tokens
 
+    @contextmanager
+    def evaluation(self) -> Iterator[None]:
+        """Say that a step is done, and that nothing changes that is saved before the block ends.
+
+        For what may take long at the end of a step: an evaluation, a generation of samples. If the
+        machine ends meanwhile, the step is saved and the program ended; the block is not repeated.
+        """
+        self._session.idle(ahead=self._loss_of_step)
+        try:
+            yield
+        finally:
+            self._session.busy()
+
     def save(self) -> None:
         """Save now, in addition to the job's interval; call it on all ranks, between two steps."""
         self._session.save("program")
 
-    def _after(self, *, last: bool) -> None:
+    def _loss_of_step(self) -> tuple[float | None, int]:
         loss, tokens = self._losses
+        return (loss.detach().item() if isinstance(loss, Tensor) else loss), tokens
+
+    def _after(self, *, last: bool) -> None:
+        loss, tokens = self._loss_of_step()
         self._losses = None, 0
-        number = loss.detach().item() if isinstance(loss, Tensor) else loss
-        match self._session.after_step(number, tokens):
+        match self._session.after_step(loss, tokens):
             case NextAction.FENCED:
                 self._session.exit_fenced()
             case _ if last:
@@ -157,7 +185,7 @@ class Run:
 
     def _collect(self) -> tuple[Any, Any]:
         per_rank = {name: one.state_dict() for name, one in self._per_rank_objects.items()}
-        per_rank["chance"] = {} if self._seed is not None else rng_state.capture()
+        per_rank["chance"] = self._session.rng or rng_state.capture()
         return {name: one.state_dict() for name, one in self._objects.items()}, per_rank
 
     def _restore(self, resumed: Resumed) -> None:

@@ -71,9 +71,10 @@ class SavePlanner:
         costs_s = terms.save_costs_s(size, checkpointer.puts)
         return cadence.interval_s(rates.stall_s(size), rates.upload_s(size), mtbf_s, costs_s)
 
-    def rank_values(self, rank: int, size: int, busy_s: float) -> list[int]:
-        """Return this rank's summand for the exchange, after a step that took `busy_s`."""
-        self._steps_s.append(busy_s)
+    def rank_values(self, rank: int, size: int, busy_s: float | None = None) -> list[int]:
+        """Return this rank's summand for the exchange; `busy_s` is how long a step has taken."""
+        if busy_s is not None:
+            self._steps_s.append(busy_s)
         remaining_s = self._stop.notice_remaining_s
         now = self._situation(remaining_s)
         values = deadline.encode_situation(
@@ -96,7 +97,7 @@ class SavePlanner:
         """
         if self.plan is not None and self.plan.ends_training:
             return self.plan
-        remaining_s = self._known_remaining_s()
+        remaining_s = self.known_remaining_s()
         now = self._situation(self.remaining_s(grace_s))
         # Save at once: whoever requested the stop waits for it. No further step fits then.
         plan = deadline.plan(replace(now, step_s=float("inf")))
@@ -108,7 +109,7 @@ class SavePlanner:
         """Report the result of the plan."""
         if self._reported_action is None:
             return
-        remaining_s = self._known_remaining_s()
+        remaining_s = self.known_remaining_s()
         self._send(
             PLAN,
             {
@@ -137,10 +138,17 @@ class SavePlanner:
 
     def remaining_s(self, grace_s: float) -> float:
         """Return the seconds until the machine ends or we are killed; `grace_s` if unknown."""
-        remaining = self._known_remaining_s()
+        remaining = self.known_remaining_s()
         return grace_s if remaining is None else remaining
 
-    def _known_remaining_s(self) -> float | None:
+    def last_save_s(self) -> float:
+        """Return the seconds that a last save takes from now on, with a margin."""
+        now = self._situation(None)
+        flight_s = now.in_flight_s or 0.0
+        return deadline.SAFETY_FACTOR * now.save_s + flight_s + deadline.RESERVE_S + 1.0
+
+    def known_remaining_s(self) -> float | None:
+        """Return the seconds until the machine ends or we are killed; None if unknown."""
         remaining = [
             s for s in (self._stop.notice_remaining_s, self._stop.remaining_s) if s is not None
         ]

@@ -1,4 +1,4 @@
-"""One run of a training program: claim HEAD, restore, agree after each step, save, exit.
+"""One training of a program: restore, agree after each step, save, exit.
 
 Used by run.py, hf.py and lightning.py. Needs torch, Python >= 3.10.
 """
@@ -8,47 +8,28 @@ from __future__ import annotations
 import math
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .agent_client import AgentClient
-from .checkpointer import Checkpointer, RankGroup
-from .constants import (
-    CLAIMED,
-    EXIT_ERROR,
-    EXIT_FENCED,
-    EXIT_FINISHED,
-    EXIT_RELEASED,
-    READY,
-    WARNING,
-)
+from . import rng_state
+from .constants import EXIT_ERROR, EXIT_FENCED, EXIT_FINISHED, EXIT_RELEASED
 from .deadline import Action
 from .engine import FoundCheckpoint
-from .head_ownership import FINAL_GRACE_S, HeadOwnership, StoppedError
-from .job import Job
+from .head_ownership import FINAL_GRACE_S
 from .layout import lay_out, read_tensors, stage
+from .memory_check import IMPORTED
+from .program import Place, Program
 from .progress import Progress
-from .ranks import Ranks
-from .save_planner import SavePlanner
-from .saver_client import FencedError
-from .saver_connect import SaverConnector
 from .state_tree import flatten_state, unflatten_state
-from .stop import StopRequests
-from .tensor_copy import blocking_copy_for, pin
-from .weights import IMPORTED
+from .tensor_copy import blocking_copy_for
 
-SAVER_S = 2.0  # for our own saver to end; important saves were waited for before
-_ENGINE = "spotd"
 _FIXED_VALUES = 5  # before the planner's values: loss, stop, fenced, due, save requested
-_TRAIN = -1
 
 
 class NextAction(Enum):
@@ -62,106 +43,97 @@ class NextAction(Enum):
 
 @dataclass(frozen=True)
 class Resumed:
-    """The restored state after `step` steps.
+    """The restored state after `step` steps of the training.
 
     `shared` is common to all ranks, `per_rank` is this rank's. If `weights` is not None, only
-    weights were restored, for a model that starts training.
+    weights were restored, for a model that starts training. `ended`: the training has ended, and
+    this is its result.
     """
 
     step: int
     shared: Any = None
     per_rank: Any = None
     weights: Mapping[str, Tensor] | None = None
+    ended: bool = False
 
 
 class Session:
-    """The run of one rank.
+    """One training of one rank.
 
     `collect()` returns the state common to all ranks and this rank's own; all ranks call it at the
-    same time, and rank 0's common state is saved. A checkpoint made with another `config` is
-    refused. Create it in the main thread; `close` it. Raises RuntimeError, ValueError, OSError if
-    nothing could be saved.
+    same time, and rank 0's common state is saved. `name` tells the program's trainings apart; by
+    default it is the number in the order of creation. A checkpoint made with another `config` is
+    refused. The first one of a program is to be created in the main thread. Raises RuntimeError,
+    ValueError, OSError if nothing could be saved.
     """
 
     def __init__(
         self,
         collect: Callable[[], tuple[Any, Any]],
         *,
+        name: str = "",
         config: Mapping[str, Any] | None = None,
         any_ranks: bool = False,
         env: Mapping[str, str] = os.environ,
     ) -> None:
-        engine = env.get("SPOTD_ENGINE", _ENGINE)
-        if engine != _ENGINE:
-            raise RuntimeError(
-                f"spotd_hook saves nothing in a job with engine: {engine}. Write this into its "
-                "file: spotd: {checkpoint: {engine: spotd}}"
-            )
+        self.program = program = Program.current(env)
+        self.name = program.name_training(name)
         self._collect, self._config = collect, dict(config or {})
         self._any_ranks = any_ranks
-        self.managed = bool(env.get("SPOTD_SOCKET") or env.get("SPOTD_STORE_URL"))
-        self.job, self.ranks, self.stop = Job.from_env(env), Ranks.join(env), StopRequests()
-        if threading.current_thread() is threading.main_thread():
-            self.stop.install()
-        self.link = AgentClient.connect(env, self.ranks.rank)
-        self.stop.listen(self.link)
-        self.step = self._saved_step = 0
+        self.ranks, self.stop, self.link = program.ranks, program.stop, program.link
+        self.step = self._saved_step = 0  # of this training
+        self._first_step = 0  # the job's step when it began
+        self._ended = False
         self._saved_at_s = self._stepped_at_s = time.monotonic()
         self._collected: tuple[Any, dict[str, Tensor]] | None = None
         self._losses: dict[int, tuple[float | None, int, float]] = {}
         self.progress = Progress(
             self.link.send,
-            every_s=self.job.progress_every_s,
+            every_s=program.job.progress_every_s,
             steps=0,
             disabled=self.ranks.rank > 0,
             per_node=self.ranks.per_node,
         )
-        self._closed, self._trigger = False, "cadence"
-        self._connector: SaverConnector | None = None
-        self._checkpointer: Checkpointer | None = None
-        if not self.ranks.rank:
-            self._connector = SaverConnector(self.job, self.link, env)
-            self._checkpointer = Checkpointer(
-                self._connector.connect,
-                job_id=self.job.job_id,
-                generation=self.job.generation,
-                report=self.link.send,
-                group=RankGroup(pin=partial(pin, warn=self._warn)),
-            )
-        self._planner = SavePlanner(
-            self.job, self._checkpointer, self.stop, self.link.send, reports=self._reports
-        )
-        self._head_ownership: HeadOwnership | None = None
-        if self._checkpointer is not None:
-            self._head_ownership = HeadOwnership(
-                self.link, self.stop, self._checkpointer, self._planner, self._save_collected
-            )
+        self._trigger, self._busy_s = "cadence", 0.0
+        self.evaluating = False
+        self.rng: dict[str, Any] | None = None  # while idle: the random generators' state
+        self._ahead: Callable[[], tuple[float | None, int]] | None = None
 
     # --- start
 
     def begin(self) -> Resumed | None:
-        """Claim HEAD and return the state to resume from; None for a new job.
+        """Return the state to resume from; None for a training that begins.
 
         Ends the program if it must not train (SystemExit). Raises SaverError, ValueError for errors
         that waiting does not cure.
         """
-        if self._reports:
-            self.link.send(READY, {"prepared": "the program's own objects", "plans": True})
-        outcome, restored = EXIT_ERROR, None
+        program = self.program
+        program.report_ready()
+        self.busy()
+        program.save, program.session = self._save_collected, self
+        outcome: Place | int = EXIT_ERROR
+        tensors: dict[str, Tensor] = {}
+
+        def load(_: FoundCheckpoint, memory: memoryview) -> None:
+            assert program.checkpointer is not None  # noqa: S101 - it restores
+            tensors.update(read_tensors(program.checkpointer.pieces, memory))
+
         try:
-            if self._head_ownership is not None:
-                outcome, restored = self._claim_and_restore(self._head_ownership)
+            if self.ranks.rank:
+                outcome = Place(0)
+            else:
+                outcome = program.begin_training(self.name, self._config, load)
         finally:
-            outcome, resume_point = self.ranks.broadcast(
-                (outcome, restored[0] if restored else None)
-            )
-        if outcome != _TRAIN:
-            self.exit(outcome)
+            description = self.ranks.broadcast(_describe(outcome))
+        if isinstance(description, int):
+            program.exit(description)
+        self._first_step, self._ended, point = description
         resumed = None
-        if resume_point is not None:
+        if point is not None:
             resumed = self._resume(
-                resume_point, self.ranks.broadcast_tensors(restored[1] if restored else None)
+                point, self.ranks.broadcast_tensors(None if self.ranks.rank else tensors)
             )
+        self._print_begin(resumed)
         self.reset_timers()
         return resumed
 
@@ -169,93 +141,75 @@ class Session:
         """Start the times of the next step and of the next save now."""
         self._saved_at_s = self._stepped_at_s = time.monotonic()
 
-    def _claim_and_restore(
-        self, head_ownership: HeadOwnership
-    ) -> tuple[int, tuple[Any, dict[str, Tensor]] | None]:
-        """On rank 0: return the exit code, or _TRAIN and the restored state."""
-        checkpointer = self._checkpointer
-        assert checkpointer is not None  # noqa: S101 - rank 0
-        tensors: dict[str, Tensor] = {}
-        try:
-            if head_ownership.claim()["final"]:
-                print(f"job {self.job.job_id} is finished: nothing to do", flush=True)
-                return EXIT_FINISHED, None
-            began_s = time.perf_counter()
-            checkpoint = head_ownership.retry_while_away(
-                lambda: checkpointer.restore(
-                    self._config,
-                    lambda memory: tensors.update(read_tensors(checkpointer.pieces, memory)),
-                ),
-                "the checkpoint cannot be read yet",
-            )
-        except StoppedError:
-            return (head_ownership.release() if checkpointer.claimed else EXIT_RELEASED), None
-        except FencedError as error:
-            print(error, file=sys.stderr, flush=True)
-            return EXIT_FENCED, None
-        except OSError as error:
-            if self.managed:
-                raise
-            self._continue_without_saver(error)
-            return _TRAIN, None
-        self._report_resume_point(checkpoint, time.perf_counter() - began_s)
-        if checkpoint is None:
-            return _TRAIN, None
-        return _TRAIN, ([checkpoint.step, dict(checkpoint.state)], tensors)
+    def expect_steps(self, total: int) -> None:
+        """Set the number of steps of this training; 0 if it is not known."""
+        self.progress.steps = self._first_step + total if total else 0
 
-    def _continue_without_saver(self, error: OSError) -> None:
-        """Train without saving: outside of spotd, and no saver can be started."""
-        print(
-            f"spotd_hook: nothing is saved: {error}. It runs under spotd, or where spotd is "
-            "installed",
-            file=sys.stderr,
-            flush=True,
-        )
-        self._checkpointer = self._head_ownership = None
-        self._planner = SavePlanner(self.job, None, self.stop, self.link.send)
+    def _print_begin(self, resumed: Resumed | None) -> None:
+        program = self.program
+        if self.ranks.rank or (program.checkpointer is None and not program.managed):
+            return
+        where = "" if program.managed else f"; checkpoints are in {program.job.store_url}"
+        message = f"goes on after step {self.step}" if self.step else "begins"
+        if self._ended:
+            message = f"ended at step {self.step}; its results are restored"
+        if resumed is not None and resumed.weights is not None:
+            message += f" with {len(resumed.weights)} imported tensors"
+        if self._first_step or self._ended or self.name != "1":
+            message = f"training {self.name} {message}"
+        print(f"spotd_hook: generation {program.job.generation} {message}{where}", flush=True)
 
-    def _report_resume_point(self, checkpoint: FoundCheckpoint | None, took_s: float) -> None:
-        step, manifest = (checkpoint.step, checkpoint.ref["manifest"]) if checkpoint else (0, "")
-        restore_s = round(took_s, 6)
-        self.link.send(CLAIMED, {"step": step, "manifest": manifest, "restore_s": restore_s})
-        where = "" if self.managed else f"; checkpoints are in {self.job.store_url}"
-        message = f"goes on after step {step}" if step else "begins"
-        if checkpoint and IMPORTED in checkpoint.state:
-            message += f" with {len(checkpoint.tensors)} imported tensors"
-        print(f"spotd_hook: generation {self.job.generation} {message}{where}", flush=True)
-
-    def _resume(self, resume_point: Any, tensors: Mapping[str, Tensor]) -> Resumed:
-        step, state = resume_point
+    def _resume(self, point: Any, tensors: Mapping[str, Tensor]) -> Resumed:
+        step, state = point
         if IMPORTED in state:
-            return Resumed(step, weights=tensors)
+            return Resumed(0, weights=tensors)
+        self.step = self._saved_step = step - self._first_step
         rank, size = self.ranks.rank, self.ranks.size
-        per_rank = rank_state_of(state, step, rank, size, any_ranks=self._any_ranks)
+        per_rank = rank_state_of(state, self.step, rank, size, any_ranks=self._any_ranks)
         if state["threads"]:  # affects the last bits of parallel sums
             torch.set_num_threads(state["threads"])
         if state["torch"] != torch.__version__ and not self.ranks.rank:
             text = f"the checkpoint was made with torch {state['torch']}, and here it is"
-            self._warn(f"{text} {torch.__version__}: results may differ in their last bits")
-        self.step = self._saved_step = step
+            self.program.warn(f"{text} {torch.__version__}: results may differ in their last bits")
         shared = unflatten_state(state["shared"], tensors)
-        return Resumed(step, shared, unflatten_state(per_rank, tensors))
+        return Resumed(self.step, shared, unflatten_state(per_rank, tensors), ended=self._ended)
 
     # --- each step
 
     def after_step(self, loss: float | None = None, tokens: int = 0) -> NextAction:
-        """Count a finished step and return the action for all ranks.
+        """Count a finished step and return the action for all ranks; see `decide`."""
+        self.count_step(loss, tokens)
+        return self.decide()
+
+    def count_step(self, loss: float | None = None, tokens: int = 0) -> None:
+        """Count a step whose changes are made; what belongs to it may follow, as an evaluation."""
+        self.step += 1
+        now = time.monotonic()
+        self._busy_s, self._stepped_at_s = now - self._stepped_at_s, now
+        self._losses[self._job_step] = loss, tokens, self._busy_s
+        self.link.set_step(self._job_step)
+
+    @property
+    def step_loss(self) -> float | None:
+        """This rank's loss of the counted step, if it is not decided yet."""
+        return self._losses.get(self._job_step, (None,))[0]
+
+    def resume_step(self, loss: float | None) -> None:
+        """Go back before the decision after the restored step: its evaluation is repeated."""
+        self._losses[self._job_step] = loss, 0, 0.0
+
+    def decide(self) -> NextAction:
+        """Return the action after the counted step, the same for all ranks.
 
         With several ranks it is based on their values after the previous step.
         """
-        self.step += 1
-        now = time.monotonic()
-        busy_s, self._stepped_at_s = now - self._stepped_at_s, now
-        self._losses[self.step] = loss, tokens, busy_s
-        self.link.set_step(self.step)
-        checkpointer = self._checkpointer
+        checkpointer = self.program.checkpointer
         fenced = checkpointer is not None and checkpointer.fenced is not None
-        due = self._planner.is_due(self.step - self._saved_step, now - self._saved_at_s)
+        passed_s = time.monotonic() - self._saved_at_s
+        due = self.program.planner.is_due(self.step - self._saved_step, passed_s)
         save_requested = self.stop.take_save_requests()
-        values = self._planner.rank_values(self.ranks.rank, self.ranks.size, busy_s)
+        values = self.program.planner.rank_values(self.ranks.rank, self.ranks.size, self._busy_s)
+        loss = self._losses[self._job_step][0]
         numbers = [
             math.nan if loss is None else loss,
             self.stop.stopping,
@@ -268,13 +222,62 @@ class Session:
             return NextAction.TRAIN
         return self._decide(sums)
 
+    # --- between two steps
+
+    def idle(
+        self,
+        *,
+        ahead: Callable[[], tuple[float | None, int]] | None = None,
+        rng: dict[str, Any] | None = None,
+    ) -> None:
+        """From now on nothing changes that is saved, until `busy`: it may be saved at any moment.
+
+        With `ahead` the step is done and not counted yet; it returns the step's loss and tokens.
+        """
+        self._ahead = ahead
+        self.rng = rng or rng_state.capture()
+        self.program.guard.idle()
+
+    def busy(self) -> None:
+        """From now on it changes."""
+        self.program.guard.busy()
+        self.rng, self._ahead = None, None
+
+    def begin_evaluation(self, rng: dict[str, Any] | None = None) -> None:
+        """An evaluation begins that belongs to the counted step. All ranks call it.
+
+        `rng` is the state of the random generators before it; by default the present one.
+        """
+        self._finish_exchange()
+        self.evaluating = True
+        self.idle(rng=rng)
+
+    def leaves_evaluation(self) -> bool:
+        """Whether all ranks leave the evaluation now, as the machine ends. All ranks call it."""
+        if not self.evaluating:
+            return False
+        planner = self.program.planner
+        values = planner.rank_values(self.ranks.rank, self.ranks.size)
+        sums = self.ranks.exchange([float(self.stop.stopping), *values])
+        if sums is None:
+            return False
+        plan = planner.plan_for(sums[1:], self._job_step)
+        return sums[0] > 0 or (plan is not None and plan.ends_training)
+
+    def end_evaluation(self) -> None:
+        """The evaluation has ended. All ranks call it."""
+        self.busy()
+        self.ranks.finish_exchange()
+        self.evaluating = False
+        self._stepped_at_s = time.monotonic()
+
     def _decide(self, sums: list[float]) -> NextAction:
         loss, stopping, fenced, save_due, save_requested = sums[:_FIXED_VALUES]
         values = sums[_FIXED_VALUES:]
         self._report_step(loss / self.ranks.size)
         if fenced:
             return NextAction.FENCED
-        plan = self._planner.plan_for(values, self.step)
+        plan = self.program.planner.plan_for(values, self._job_step)
         if stopping or (plan is not None and plan.ends_training):
             return NextAction.LEAVE
         self._trigger = "asked" if save_requested else "cadence"
@@ -294,7 +297,7 @@ class Session:
         began_s = time.monotonic()
         self._collect_state()
         if self._collected is not None:
-            self._save_collected(self.step, trigger or self._trigger)
+            self._save_collected(self._job_step, trigger or self._trigger)
         self._collected = None
         self._saved_step, self._saved_at_s = self.step, time.monotonic()
         self._stepped_at_s += self._saved_at_s - began_s
@@ -304,66 +307,76 @@ class Session:
 
     def exit_saved(self) -> None:
         """Save if that fits, release HEAD, and end the program (SystemExit)."""
+        rng = self.rng
+        self.busy()
+        self.program.guard.dismiss()
+        self.rng = rng
+        code = self.ranks.broadcast_exit_code(self._save_and_release())
+        self.program.planner.wait_for_agent()
+        self.program.exit(code)
+
+    def leave(self) -> int:
+        """Save if that fits, and release HEAD, from another thread; return the exit code."""
+        if self._ahead is not None:
+            self.count_step(*self._ahead())
+        for step in sorted(self._losses) if not self.evaluating else ():
+            self._report_step(self._losses[step][0] or 0.0)
+        code = self._save_and_release()
+        self.program.planner.wait_for_agent()
+        return code
+
+    def _save_and_release(self) -> int:
         self._finish_exchange()
-        plan = self._planner.plan
+        plan = self.program.planner.plan
         if plan is None or plan.action not in (Action.FINISH, Action.RELEASE):
             self._collect_state()
-        code = EXIT_RELEASED
-        if self._head_ownership is not None:
-            code = self._head_ownership.save_and_release(self.step)
-        code = self.ranks.broadcast_exit_code(code)
-        self._planner.wait_for_agent()
-        self.exit(code)
+        if self.program.head_ownership is None:
+            return EXIT_RELEASED
+        return self.program.head_ownership.save_and_release(self._job_step)
 
     def exit_fenced(self) -> None:
         """End the program: nothing more would be committed."""
         self._finish_exchange()
-        if self._checkpointer is not None:
-            print(self._checkpointer.fenced, file=sys.stderr, flush=True)
-        self.exit(EXIT_FENCED)
+        if self.program.checkpointer is not None:
+            print(self.program.checkpointer.fenced, file=sys.stderr, flush=True)
+        self.program.exit(EXIT_FENCED)
 
     def finish(self) -> None:
-        """Commit the final manifest, which completes the job; SystemExit if that fails."""
+        """Commit the results of the training; SystemExit if that fails.
+
+        The job ends with the program, which may train again.
+        """
+        if self._ended:
+            self.program.end_training(self.name, self._job_step)
+            return
         self._finish_exchange()
         self.link.report_busy(FINAL_GRACE_S)  # no rank does another step
         self._collect_state()
+        self._ended = True
         code: int | None = EXIT_FINISHED
-        if self._head_ownership is not None:
-            code = self._head_ownership.finish(self.step)
+        if self.program.head_ownership is not None:
+            code = self.program.head_ownership.finish(self._job_step, final=False)
         code = self.ranks.broadcast_exit_code(EXIT_ERROR if code is None else code)
         if code != EXIT_FINISHED:
-            self.exit(code)
-        self.close(code)
+            self.program.exit(code)
+        self._collected = None
+        self.program.end_training(self.name, self._job_step)
 
-    def exit(self, code: int) -> None:
-        """End the program with this exit code."""
-        self.close(code)
-        raise SystemExit(code)
-
-    def close(self, code: int = EXIT_ERROR) -> None:
-        """Report the exit code and disconnect; staged snapshots are saved nevertheless."""
-        if self._closed:
-            return
-        self._closed = True
-        if self._checkpointer is not None:
-            self._checkpointer.close()
-        if self._connector is not None:
-            self._connector.close(SAVER_S)
-        self.link.close(exit_code=code)
+    def fail(self) -> None:
+        """Record that the training ended with an error; staged snapshots are saved nevertheless."""
+        self.program.fail_training(self.name)
 
     # --- internal
 
     @property
-    def _reports(self) -> bool:
-        return self.ranks.local_rank == 0
-
-    def _warn(self, message: str) -> None:
-        self.link.send(WARNING, {"text": message})
+    def _job_step(self) -> int:
+        """Number of steps of the job: those of earlier trainings count too."""
+        return self._first_step + self.step
 
     def _finish_exchange(self) -> None:
         """Wait for the running exchange between the ranks, and report all steps."""
         sums = self.ranks.finish_exchange()
-        if sums is not None:
+        if sums is not None and not self.evaluating:
             self._report_step(sums[0] / self.ranks.size)
         self.progress.flush()
 
@@ -371,7 +384,7 @@ class Session:
         """Collect the state of all ranks on rank 0."""
         shared, per_rank = self._collect()
         everyone = self.ranks.gather(*flatten_state(per_rank, f"rank{self.ranks.rank}"))
-        if self._checkpointer is None:
+        if self.program.checkpointer is None:
             return
         tree, tensors = _flatten_objects(shared)
         state = {
@@ -387,7 +400,7 @@ class Session:
     def _save_collected(
         self, step: int, trigger: str, *, released: bool = False, final: bool = False
     ) -> bool:
-        checkpointer = self._checkpointer
+        checkpointer = self.program.checkpointer
         if checkpointer is None or self._collected is None:
             return False
         state, tensors = self._collected
@@ -397,12 +410,32 @@ class Session:
         checkpointer.save(
             step,
             lambda memory, filled: stage(tensors, layout, memory, filled, tensor_copy),
-            {"step": step, "config": self._config, **state},
+            {"step": step, "config": self._config, **self._history(), **state},
             trigger=trigger,
             released=released,
             final=final,
         )
         return True
+
+    def _history(self) -> dict[str, Any]:
+        """The part of a checkpoint that says which training of the program it is of."""
+        return {
+            "training": {
+                "name": self.name,
+                "first_step": self._first_step,
+                "ended": self._ended,
+            },
+            "ended": [vars(one) for one in self.program.ended],
+        }
+
+
+def _describe(outcome: Place | int) -> Any:
+    """Return what other ranks have to know, as JSON: the exit code, or place and state."""
+    if isinstance(outcome, int):
+        return outcome
+    found = outcome.checkpoint
+    point = None if found is None else [found.step, dict(found.state)]
+    return [outcome.first_step, outcome.ended, point]
 
 
 def _flatten_objects(objects: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:

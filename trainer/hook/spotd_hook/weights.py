@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from .objects import ShardedModel, Stateful, TrainableParameters
 
-IMPORTED = "imported"  # in the JSON part of a checkpoint of weights alone
 MAX_NAMED = 5  # tensors of each kind named in an error
 
 

@@ -264,7 +264,7 @@ def test_a_cancel_ends_the_machine_at_once() -> None:
 
 
 def test_an_agent_that_stopped_by_itself_is_no_setup_that_is_done() -> None:
-    after_, _ = after(done(exit_code=EXIT_RELEASED))
+    after_, _ = after(done(exit_code=EXIT_RELEASED, failed_part="nothing"))
     assert after_.nodes[0].state is NodeState.TERMINATING
     assert [node.generation for node in after_.nodes] == [1, 2], "another machine is to do it"
 

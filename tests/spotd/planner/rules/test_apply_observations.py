@@ -13,7 +13,9 @@ from spotd.domain.node import EffectKind, Node
 from spotd.domain.plan import ChangeNode
 from spotd.domain.states import LeaveReason, NodeState, Outcome
 from spotd.domain.units import S
+from spotd.planner.offers.cooldowns import refusal_of
 from spotd.planner.planner import decide
+from spotd.wire import EXIT_FENCED, EXIT_RELEASED, FailedPart
 from tests.spotd.planner.build import (
     NOW,
     by_id,
@@ -125,21 +127,36 @@ def test_a_save_is_asked_of_rank_0_alone() -> None:
     assert [n.call.effect for n in after.nodes] == [EffectKind.SAVE, None]
 
 
-# --- exit 75: a stop was obeyed, or a script has ended with that number by itself
+# --- exit 75 and 76: as asked or fenced, or a program has ended with that number by itself
+
+ASKED = {"failed_part": FailedPart.NOTHING.value}
 
 
 @pytest.mark.parametrize(
     ("engine", "fields", "reason", "text"),
     [
-        ("spotd", {"released_at_us": NOW}, LeaveReason.PREEMPTED, "saved at step 10 and released"),
-        ("spotd", {}, LeaveReason.PREEMPTED, "stopped as ordered"),
-        ("none", {"released_at_us": NOW}, LeaveReason.PREEMPTED, "stopped and released"),
+        (
+            "spotd",
+            {"released_at_us": NOW, **ASKED},
+            LeaveReason.PREEMPTED,
+            "saved at step 10 and released",
+        ),
+        ("spotd", ASKED, LeaveReason.PREEMPTED, "stopped as ordered"),
+        ("spotd", {"notices": (notice(),)}, LeaveReason.PREEMPTED, "stopped as ordered"),
+        ("spotd", {}, LeaveReason.FAILED, "the program exited with code 75"),
+        ("spotd", {"released_at_us": NOW}, LeaveReason.FAILED, "the program exited with code 75"),
+        (
+            "none",
+            {"released_at_us": NOW, **ASKED},
+            LeaveReason.PREEMPTED,
+            "stopped and released",
+        ),
         ("none", {"state": D, "drained_at_us": NOW}, LeaveReason.PREEMPTED, "stopped as ordered"),
         ("none", {"notices": (notice(),)}, LeaveReason.PREEMPTED, "stopped as ordered"),
         ("none", {}, LeaveReason.FAILED, "the program exited with code 75"),
     ],
 )
-def test_75_without_a_stop_is_a_crash_of_a_script(
+def test_75_without_a_stop_is_a_crash(
     engine: str, fields: dict[str, Any], reason: LeaveReason, text: str
 ) -> None:
     fields = dict(fields)
@@ -151,6 +168,36 @@ def test_75_without_a_stop_is_a_crash_of_a_script(
     assert settled.departure.leave_reason is reason
     assert text in settled.departure.leave_text
     assert after.job.failures == (reason is LeaveReason.FAILED)
+    assert settled.program_failed == (reason is LeaveReason.FAILED)
+
+
+@pytest.mark.parametrize("code", [EXIT_RELEASED, EXIT_FENCED])
+def test_a_program_that_always_exits_with_a_code_of_ours_fails_and_blames_no_place(
+    code: int,
+) -> None:
+    ran = node(R, exit_code=code, exited_at_us=NOW)
+    failed_once = {"failures": 1, "first_step_at_us": 1, "spec": spec(max_restarts_on_errors=1)}
+    after, _ = settle(view(ran, job=failed_once))
+    assert after.job.stop_text.startswith(f"the program exited with code {code}")
+    assert refusal_of(by_id(after, ran)) is None, "nobody's machine is avoided for it"
+
+
+def test_a_code_of_ours_that_the_user_has_listed_is_retried_without_a_charge() -> None:
+    ran = node(R, exit_code=76, exited_at_us=NOW)
+    listed = {"first_step_at_us": 1, "spec": spec(recover_on_exit_codes=(76,))}
+    after, _ = settle(view(ran, job=listed))
+    assert (after.job.failures, after.job.stop_text) == (0, "")
+
+
+def test_76_counts_where_a_newer_attempt_or_the_agent_says_so() -> None:
+    ran = node(R, exit_code=76, exited_at_us=NOW)
+    for fenced, job in (
+        (ran, {"generation": 2}),
+        (node(R, exit_code=76, exited_at_us=NOW, **ASKED), {}),
+    ):
+        after, _ = settle(view(fenced, job={"first_step_at_us": 1, **job}))
+        assert by_id(after, fenced).departure.leave_text == "fenced by a newer generation"
+        assert after.job.failures == 0
 
 
 # --- a crash is charged when neither HEAD nor another machine explains it

@@ -164,9 +164,13 @@ def test_one_that_saves_is_waited_for() -> None:
 
 def test_an_end_by_itself_is_no_stop() -> None:
     """75 of a program that nobody asked to stop would make attempts without an end."""
-    after, _ = decided(trains(exit_code=75, exited_at_us=NOW, released_at_us=NOW), trains(1))
+    ended_us = NOW - 60 * S  # so long that the other machine would have been found dead
+    after, plan = decided(
+        trains(exit_code=75, exited_at_us=ended_us, released_at_us=NOW), trains(1)
+    )
     assert by_id(after, trains()).state is T, "and its machine is not gone on with"
     assert [n.address.host for n in crew(after)] == ["10.0.0.1"]
+    assert (after.job.failures, moves(plan)) == (1, 1)
 
 
 @pytest.mark.parametrize("code", [1, 137])

@@ -1,0 +1,162 @@
+"""A small model with Lightning's Trainer and whatever arguments of it a test gives.
+
+    fitting.py '{"max_epochs": 3, ...}' [--shuffle] [--patience N] [--fits N] [--plain]
+
+Writes what `fit()` left to result-N.json. `--shuffle` takes torch's own loader, which keeps no
+state; else the loader does. With `--plain` it runs without spotd. Not a test itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lightning as pl
+import torch
+from lightning.pytorch.callbacks import Callback, EarlyStopping
+from torch import nn
+
+BATCHES = 10  # of an epoch
+
+
+class Rows:
+    """Batches by their number, and a position, as loaders with a state have."""
+
+    def __init__(self) -> None:
+        self.at = 0
+
+    def __len__(self) -> int:
+        return BATCHES
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        self.at %= BATCHES
+        while self.at < BATCHES:
+            self.at += 1
+            yield torch.randn(4, 8, generator=torch.Generator().manual_seed(self.at))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.at = state["at"]
+
+
+class Model(pl.LightningModule):
+    """Its learning rate is set by the validation's loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 1))
+        self.seen: list[tuple[int, float]] = []
+        self.losses: list[float] = []  # of the validation under way
+
+    def training_step(self, rows: torch.Tensor) -> torch.Tensor:
+        return nn.functional.mse_loss(self.layers(rows), rows.square().sum(dim=1, keepdim=True))
+
+    def validation_step(self, rows: torch.Tensor) -> None:
+        hold("evaluation", self.trainer.global_step)
+        loss = self.training_step(rows)
+        self.log("val_loss", loss)
+        self.losses.append(float(loss))
+
+    def on_validation_epoch_end(self) -> None:
+        self.seen.append((self.trainer.global_step, sum(self.losses)))
+        self.losses = []
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["seen"] = [list(one) for one in self.seen]
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.seen = [(int(step), float(loss)) for step, loss in checkpoint["seen"]]
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.AdamW(self.parameters(), lr=0.3)
+        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": scheduler, "monitor": "val_loss"},
+        }
+
+
+def hold(where: str, step: int) -> None:
+    """Wait at the place and step that HELD_IN names until the file HELD_UNTIL exists."""
+    if os.environ.get("HELD_IN") == f"{where} {step}":
+        Path(f"held in {where}").touch()
+        while not Path(os.environ["HELD_UNTIL"]).exists():
+            time.sleep(0.005)
+
+
+class Hold(Callback):
+    def on_train_batch_start(self, trainer: Any, *args: Any, **kwargs: Any) -> None:
+        del args, kwargs
+        hold("step", trainer.global_step)
+
+
+def fit(arguments: argparse.Namespace, number: int) -> None:
+    made = [Hold()]
+    if arguments.patience:
+        made.append(EarlyStopping("val_loss", patience=arguments.patience))
+    if not arguments.plain:
+        import spotd_hook
+
+        made.append(spotd_hook.lightning.Callback())
+    settings = {
+        "accelerator": "cpu",
+        "logger": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "num_sanity_val_steps": 0,
+        "default_root_dir": f"root-{number}",
+        **json.loads(arguments.settings),
+    }
+    trainer = pl.Trainer(callbacks=made, **settings)
+    model = Model()
+    loader: Any = Rows()
+    if arguments.shuffle:
+        rows = [torch.randn(8, generator=torch.Generator().manual_seed(n)) for n in range(40)]
+        loader = torch.utils.data.DataLoader(rows, batch_size=4, shuffle=True)
+    check = torch.utils.data.DataLoader(
+        [torch.randn(8, generator=torch.Generator().manual_seed(n)) for n in range(90, 98)],
+        batch_size=4,
+    )
+    trainer.fit(model, loader, check)
+    total = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        total.update(name.encode() + tensor.numpy().tobytes())
+    [optimizer] = trainer.optimizers
+    checkpoint = trainer.checkpoint_callback
+    result = {
+        "weights": total.hexdigest(),
+        "validations": model.seen,
+        "rate": optimizer.param_groups[0]["lr"],
+        "global_step": trainer.global_step,
+        "epoch": trainer.current_epoch,
+        "stepped": trainer.fit_loop.epoch_loop._batches_that_stepped,
+        "random": torch.rand(1).item(),
+        "file": checkpoint is None or Path(checkpoint.best_model_path).exists(),
+    }
+    Path(f"result-{number}.json").write_text(json.dumps(result, indent=1))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("settings")
+    parser.add_argument("--shuffle", action="store_true")
+    parser.add_argument("--patience", type=int, default=0)
+    parser.add_argument("--fits", type=int, default=1)
+    parser.add_argument("--plain", action="store_true")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    pl.seed_everything(3)
+    for number in range(arguments.fits):
+        fit(arguments, number)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""A program that trains twice, one after the other, and saves the model after each.
+
+    python stages.py [--names A,B] [--wait-in STAGE STEP FILE]
+
+The second model begins with random weights, drawn after the first training.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import spotd_hook
+import torch
+
+STEPS = 12
+
+
+def train(stage: str, *, name: str, hold: tuple[str, int, Path] | None) -> None:
+    """Train a model of this stage, and save it as `stage`.pt."""
+    model = torch.nn.Linear(4, 3 if stage == "one" else 2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+    with spotd_hook.Run(name=name, model=model, optimizer=optimizer) as run:
+        for step in run.steps(STEPS):
+            if hold is not None and (stage, step) == hold[:2]:
+                while not hold[2].exists():
+                    time.sleep(0.01)
+            loss = (model(torch.randn(8, 4)) ** 2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            run.report(loss)
+    torch.save(model.state_dict(), f"{stage}.pt")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--names", default=",")
+    parser.add_argument("--order", default="one,two")
+    parser.add_argument("--hold", nargs=3, metavar=("STAGE", "STEP", "FILE"))
+    parser.add_argument("--hold-after", metavar="FILE")
+    parser.add_argument("--fail-after", metavar="FILE")
+    arguments = parser.parse_args()
+    hold = None
+    if arguments.hold:
+        stage, step, path = arguments.hold
+        hold = (stage, int(step), Path(path))
+    torch.manual_seed(7)
+    stages = arguments.order.split(",")
+    for stage, name in zip(stages, arguments.names.split(","), strict=True):
+        train(stage, name=name, hold=hold)
+    print(f"drawn at the end: {torch.rand(1).item():.9f}", flush=True)
+    if arguments.hold_after:
+        while not Path(arguments.hold_after).exists():
+            time.sleep(0.01)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""Programs that train several times, one after the other."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from providers.stores import open_store
+from spotd.wire import EXIT_FINISHED, EXIT_RELEASED, parse_pin, pin_folder
+from tests.fixtures.waiting import LIMIT_S
+from tests.trainer.hook.rig import Program
+from tests.trainer.rig import AgentEnd
+from trainer.fence import read_head
+
+STAGES = "tests/trainer/hook/stages.py"
+STEPS = 12
+
+
+@pytest.fixture
+def agent() -> Iterator[AgentEnd]:
+    with AgentEnd() as agent:
+        yield agent
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Program:
+    """Both stages on one machine that nothing happens to."""
+    program = Program(tmp_path_factory.mktemp("whole"), STAGES)
+    with AgentEnd() as agent:
+        assert program.run(1, agent) == EXIT_FINISHED, program.output()
+        assert sorted(agent.losses()) == list(range(1, 2 * STEPS + 1))
+        finals = [data["step"] for data in agent.of("checkpoint") if data["final"]]
+        assert finals == [2 * STEPS]
+    return program
+
+
+def weights(program: Program, stage: str) -> dict[str, torch.Tensor]:
+    loaded: dict[str, torch.Tensor] = torch.load(program.folder / f"{stage}.pt")
+    return loaded
+
+
+def assert_equal(program: Program, reference: Program) -> None:
+    for stage in ("one", "two"):
+        ours, theirs = weights(program, stage), weights(reference, stage)
+        assert ours.keys() == theirs.keys()
+        assert all(torch.equal(ours[name], theirs[name]) for name in ours), stage
+    last = lambda one: one.output().strip().splitlines()[-1]  # noqa: E731
+    assert last(program) == last(reference), "the same random numbers afterwards"
+
+
+@pytest.mark.parametrize("stage", ["one", "two"])
+@pytest.mark.parametrize("notice", [True, False])
+def test_each_training_ends_as_on_a_machine_that_nothing_happens_to(
+    tmp_path: Path, agent: AgentEnd, reference: Program, stage: str, notice: bool
+) -> None:
+    hold = tmp_path / "go on"
+    program = Program(tmp_path / "parts", STAGES, ("--hold", stage, "7", str(hold)))
+    program.env = {"SPOTD_EVERY_STEPS": "5"}
+    at = 7 if stage == "one" else STEPS + 7
+    process = program.start(1, agent)
+    agent.wait("progress", lambda data: data["to_step"] == at)
+    agent.wait("checkpoint", lambda data: data["step"] == at - 2)
+    if notice:
+        agent.tell(stop=True, reason="the machine goes", deadline_s=120.0)
+        hold.touch()
+        assert process.wait(LIMIT_S) == EXIT_RELEASED, program.output()
+        assert agent.wait("released").data["step"] == at + 1
+        agent.tell(stop=False, deadline_s=None)
+    else:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait(LIMIT_S)
+        hold.touch()
+    agent.wait_left()
+    for file in program.folder.glob("*.pt"):  # on another machine
+        file.unlink()
+    assert program.run(2, agent) == EXIT_FINISHED, program.output()
+    assert_equal(program, reference)
+    assert agent.of("checkpoint")[-1]["final"]
+    claimed = [data["step"] for data in agent.of("claimed")]
+    assert claimed == [0, at + 1 if notice else at - 2]
+
+
+def test_results_of_ended_trainings_are_kept_however_few_checkpoints_are(
+    tmp_path: Path, agent: AgentEnd, reference: Program
+) -> None:
+    hold = tmp_path / "never"
+    program = Program(tmp_path / "parts", STAGES, ("--hold", "two", "11", str(hold)))
+    program.env = {"SPOTD_EVERY_STEPS": "1", "SPOTD_KEEP": "1"}
+    process = program.start(1, agent)
+    agent.wait("checkpoint", lambda data: data["step"] == STEPS + 11)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait(LIMIT_S)
+    agent.wait_left()
+    store = open_store((program.folder / "store").as_uri())
+    pins = [parse_pin(store.get(info.key)[0]) for info in store.list(pin_folder("job"))]
+    assert [(pin.name, pin.ref.step) for pin in pins] == [("results-1", STEPS)]
+    program.arguments = ()
+    assert program.run(2, agent) == EXIT_FINISHED, program.output()
+    assert "training 1 ended at step 12; its results are restored" in program.output()
+    assert_equal(program, reference)
+
+
+def test_what_follows_the_last_training_runs_again_on_another_machine(
+    tmp_path: Path, agent: AgentEnd, reference: Program
+) -> None:
+    wait = tmp_path / "go on"
+    program = Program(tmp_path / "parts", STAGES, ("--hold-after", str(wait)))
+    process = program.start(1, agent)
+    agent.wait("idle")
+    agent.wait("checkpoint", lambda data: data["step"] == 2 * STEPS)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait(LIMIT_S)
+    agent.wait_left()
+    store = open_store((program.folder / "store").as_uri())
+    entry = read_head(store, "job")
+    assert entry is not None
+    assert not entry[0].final, "its program has not ended"
+    wait.touch()
+    before = len(agent.losses())
+    assert program.run(2, agent) == EXIT_FINISHED, program.output()
+    assert len(agent.losses()) == before
+    assert_equal(program, reference)
+    assert agent.of("checkpoint")[-1]["final"]
+
+
+def test_trainings_that_cannot_be_told_apart_fail_and_name_the_second(
+    tmp_path: Path, agent: AgentEnd
+) -> None:
+    program = Program(tmp_path / "same", STAGES, ("--names", "a,a"))
+    assert program.run(1, agent) == 1
+    assert "two trainings of this program are called 'a'" in program.output()
+
+
+def test_a_program_that_begins_with_another_training_fails(tmp_path: Path, agent: AgentEnd) -> None:
+    hold = tmp_path / "never"
+    names = ("--names", "pre,fine")
+    program = Program(tmp_path / "parts", STAGES, (*names, "--hold", "two", "7", str(hold)))
+    program.env = {"SPOTD_EVERY_STEPS": "5"}
+    process = program.start(1, agent)
+    agent.wait("checkpoint", lambda data: data["step"] == STEPS + 5)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait(LIMIT_S)
+    agent.wait_left()
+    program.arguments = ("--order", "two", "--names", "other")
+    assert program.run(2, agent) == 1
+    text = "newest checkpoint is of training 'fine', which has not ended, and this program begins"
+    assert text in program.output()
+    assert "'other'" in program.output()
+
+
+def test_a_machine_that_ends_after_the_last_training_is_left_at_the_last_moment(
+    tmp_path: Path, agent: AgentEnd, reference: Program
+) -> None:
+    wait = tmp_path / "go on"
+    program = Program(tmp_path / "parts", STAGES, ("--hold-after", str(wait)))
+    process = program.start(1, agent)
+    agent.wait("idle")
+    agent.wait("checkpoint", lambda data: data["step"] == 2 * STEPS)
+    agent.tell(notice_s=6.0)
+    assert process.wait(LIMIT_S) == EXIT_RELEASED, program.output()
+    assert agent.wait("released").data["step"] == 2 * STEPS
+    assert not any(data["final"] for data in agent.of("checkpoint"))
+    agent.tell(notice_s=None)
+    agent.wait_left()
+    wait.touch()
+    assert program.run(2, agent) == EXIT_FINISHED, program.output()
+    assert_equal(program, reference)
+    assert agent.of("checkpoint")[-1]["final"]
