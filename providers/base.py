@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from providers.errors import (
     AuthError as AuthError,
@@ -381,4 +381,15 @@ class NoticeWatcher(Protocol):
     def acknowledge(self, notice: Notice) -> None:
         """Tell the cloud that the machine is ready to go, where it has such a call; else does
         nothing."""
+        ...
+
+
+@runtime_checkable
+class SerialConsole(Protocol):
+    def read_serial_console(self, instance_id: str) -> str:
+        """Return the end of the machine's serial console output that the cloud has so far, "" for
+        none.
+
+        May raise any `ProviderError`.
+        """
         ...

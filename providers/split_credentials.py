@@ -22,11 +22,11 @@ from providers.base import (
     OfferRequest,
     Pending,
     Provider,
+    SerialConsole,
 )
 from providers.fault_injection import FaultInjector, Interruption, not_interruptible
 from providers.images import Image, ImageMaker
 from providers.readiness import CapacityNeed, Finding, ReadinessChecker, passed, run_check
-from providers.serial_console import SerialConsole
 from providers.warnings import ProviderWarning, WarningSource
 
 

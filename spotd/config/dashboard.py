@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 
-from spotd.base.listen_address import split_listen
-from spotd.base.person_name import is_person
+from spotd.api_routes.person import is_person
+from spotd.base.addresses import split_listen
 from spotd.base.secret_refs import read_secret
 from spotd.base.section import Section
 from spotd.base.validation import Path as Keys

@@ -34,10 +34,9 @@ from spotd.base.errors import UserError
 from spotd.base.server_thread import stop_server
 from spotd.dashboard import events, job, jobs, machine, overview, prices, provider
 from spotd.dashboard.api_cache import ApiCache, PageData, Query
-from spotd.dashboard.components import PageContext
+from spotd.dashboard.components import PageContext, Visitor
 from spotd.dashboard.html import Html
 from spotd.dashboard.layout import page
-from spotd.dashboard.visitor import Visitor
 
 HOST = "127.0.0.1"
 _NAMES = (HOST, "localhost")

@@ -33,10 +33,10 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from spotd.api_client.client import Target
 from spotd.api_routes import routes
+from spotd.base.addresses import split_listen
 from spotd.base.clock import Clock
 from spotd.base.connection_limit import Connection, TlsListener
 from spotd.base.errors import ExitCode, UnreachableError, UserError
-from spotd.base.listen_address import split_listen
 from spotd.base.server_thread import stop_server
 from spotd.config.dashboard import DashboardSection
 from spotd.dashboard import actions

@@ -21,6 +21,7 @@ from spotd.spec.model import ModelBlock
 from spotd.spec.mounts import Storage, parse_mount
 from spotd.spec.prefetch import StageAhead
 from spotd.spec.quantities import (
+    MAX_STEPS,
     AcceleratorField,
     Bytes,
     Cpus,
@@ -30,8 +31,8 @@ from spotd.spec.quantities import (
     Priority,
     StoreUrl,
     Usd,
+    WorkField,
 )
-from spotd.spec.work import MAX_STEPS, WorkField
 
 ExitCodeNumber = Annotated[int, Field(ge=1, le=255)]
 ExitCodes = Annotated[

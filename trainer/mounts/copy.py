@@ -14,10 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
-from providers.stores.base import ObjectInfo, ObjectStore
+from providers.stores.base import ObjectInfo, ObjectStore, StoreUnavailableError
 from providers.stores.dataset_copy import list_data
-from trainer.mounts.retries import with_retries
+
+T = TypeVar("T")
+
 
 RANGE_BYTES = 16 << 20
 MAX_PARALLEL = 8  # range requests
@@ -149,3 +152,19 @@ def _mtime_us(path: Path) -> int:
         return path.stat().st_mtime_ns // 1000
     except OSError:
         return -1
+
+
+def with_retries(
+    call: Callable[[], T], sleep: Callable[[float], None], attempts: int, pause_s: float
+) -> T:
+    """Return `call()`, retried on StoreUnavailableError up to `attempts` times, `pause_s` apart.
+
+    Raises the last error.
+    """
+    try:
+        return call()
+    except StoreUnavailableError:
+        if attempts <= 1:
+            raise
+    sleep(pause_s)
+    return with_retries(call, sleep, attempts - 1, pause_s)
