@@ -34,7 +34,6 @@ _FAILED_CREATE_REASONS = (
     "Client.InternalError",
     "Client.InvalidSnapshot.NotFound",
 )
-INTERRUPTED = "Server.SpotInstanceTermination"
 
 
 def qualified_name(region: str, resource_id: str) -> str:

@@ -128,11 +128,6 @@ class DashboardSection(Section):
     session_h: float = Field(default=12.0, gt=0, le=720, description="Hours until a new login")
     oidc: OidcSection | None = None
 
-    @property
-    def encrypted(self) -> bool:
-        """Whether spotd itself serves TLS."""
-        return self.tls_certificate is not None
-
 
 def check_dashboard(
     section: DashboardSection, environ: Mapping[str, str]

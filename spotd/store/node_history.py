@@ -53,7 +53,7 @@ def _stay(row: RowMapping) -> NodeLifetime:
     return NodeLifetime(**values, left=LeaveReason(left) if left else None)
 
 
-_nodes, _notices, _jobs = schema.nodes.c, schema.notices.c, schema.jobs.c
+_nodes, _jobs = schema.nodes.c, schema.jobs.c
 _RESUMES = and_(
     _nodes.rank == 0,
     _jobs.first_step_at_us > 0,

@@ -35,10 +35,9 @@ class MountError(Exception):
 
 @dataclass(frozen=True)
 class CopyResult:
-    """Number of objects copied, number of objects in the store, and bytes copied."""
+    """Number of objects copied, and their bytes."""
 
     files: int
-    total_files: int
     bytes: int
 
 
@@ -90,7 +89,7 @@ class Copy:
         if changed:
             message = f"{changed[0]} of {self._store.url} changed while it was copied"
             raise MountError(f"{message}: start the job when nothing writes to it")
-        return CopyResult(len(missing), len(objects), size)
+        return CopyResult(len(missing), size)
 
     def _list_objects(self) -> dict[str, ObjectInfo]:
         items = with_retries(lambda: list_data(self._store), self._sleep, ATTEMPTS, PAUSE_S)

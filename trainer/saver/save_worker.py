@@ -6,7 +6,6 @@ that staged it is gone. A failed save is reported and retried; it never ends tra
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +24,6 @@ from trainer.saver.shard_store import ShardStoreChooser
 from trainer.saver.snapshot import Rank, SaverRole, Snapshot, commit_entry
 from trainer.saver.streams import AbandonedError, FillingSlot
 
-_LOG = logging.getLogger(__name__)
 FIRST_RETRY_S = 0.5
 LAST_RETRY_S = 30.0
 POLL_STAGED_S = 0.05  # staging ends without a notification

@@ -1,5 +1,7 @@
-"""The work that a job lost at each start of another attempt, how often it recovered, and the warning
-of what a preemption costs a job that saves no checkpoints."""
+"""The work that a job lost at each start of another attempt, and how often it recovered.
+
+A job that saves no checkpoints is warned of what a preemption costs it.
+"""
 
 from __future__ import annotations
 
