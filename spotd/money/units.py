@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-US_PER_H = 3_600_000_000
+from spotd.domain.units import US_PER_H
 
 
 @dataclass(frozen=True, order=True)

@@ -10,9 +10,9 @@ from providers.catalogs.storage import GB, StoragePrice, storage_price_of, stora
 from spotd.domain.job import Job
 from spotd.domain.market import Market
 from spotd.domain.node import Node
+from spotd.domain.units import US_PER_H
 from spotd.money.focus import months
 from spotd.money.report import Item, Kind
-from spotd.money.units import US_PER_H
 from spotd.planner.core.shard_stores import StorePlace, gb_microusd, place_of, store_of
 from spotd.store.checkpoints import CheckpointRow
 

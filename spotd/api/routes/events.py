@@ -8,6 +8,7 @@ from typing import Any
 from spotd.api.request.request import ApiRequest
 from spotd.api.views.resources import event_data, iso
 from spotd.domain.phase import phase
+from spotd.domain.units import DAY_US, S
 from spotd.store.audit import AuditRow
 
 PAGE = 500
@@ -49,9 +50,6 @@ def read_events(call: ApiRequest) -> tuple[dict[str, Any], bool]:
     return {"kind": "EventList", "items": items, "cursor": cursor}, bool(items) or phase_changed
 
 
-_DAY_US = 86_400_000_000
-
-
 def read_audit(call: ApiRequest) -> dict[str, Any]:
     """List audit lines of the last `since_s` seconds (a day), after the id `after`.
 
@@ -59,7 +57,7 @@ def read_audit(call: ApiRequest) -> dict[str, Any]:
     `request`. Of one user's refusals within a minute, all but the first few are counted in one
     line.
     """
-    since_us = call.now_us - call.number("since_s", _DAY_US // 1_000_000, 0, 1 << 40) * 1_000_000
+    since_us = call.now_us - call.number("since_s", DAY_US // S, 0, 1 << 40) * S
     rows = call.context.store.audit.rows(since_us, call.number("after", 0, 0, 1 << 62), PAGE)
     cursor = str(rows[-1].id) if len(rows) == PAGE else ""
     return {"kind": "AuditList", "items": [_line(row) for row in rows], "cursor": cursor}

@@ -12,8 +12,7 @@ from spotd.api.views.diagnosis import use_since
 from spotd.api.views.resources import iso, usd
 from spotd.domain.job import Job
 from spotd.domain.node import Node
-from spotd.domain.units import S
-from spotd.money.units import US_PER_H
+from spotd.domain.units import US_PER_H, S
 from spotd.sizing.sizes import Measured
 from spotd.sizing.task import TaskError, task_of
 from spotd.spec.model import read_model_block

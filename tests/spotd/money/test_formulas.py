@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from spotd.domain.units import US_PER_H
 from spotd.money import formulas as f
-from spotd.money.units import US_PER_H, cost_microusd
+from spotd.money.units import cost_microusd
 from trainer.hook.spotd_hook import cadence
 
 
