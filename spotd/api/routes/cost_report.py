@@ -12,10 +12,11 @@ from spotd.api.views.resources import iso
 from spotd.domain.market import Market
 from spotd.domain.units import DAY_US, US_PER_H
 from spotd.money.compare import RunFacts, compare, comparison_data, interruptions
-from spotd.money.document import protected_data, report_data, usd
+from spotd.money.document import protected_data, report_data
 from spotd.money.focus import COLUMNS, Row, days, metadata, months, rows_of
 from spotd.money.report import SUMS, Report, by_name, report_of, together
 from spotd.money.savings import Savings, savings_of, savings_together
+from spotd.money.units import usd
 from spotd.money.work_saved import protected
 from spotd.store.checkpoint_costs import Window
 

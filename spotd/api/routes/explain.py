@@ -18,7 +18,7 @@ from spotd.api.views.gang_network import refuse_slow
 from spotd.api.views.lost_work import unsaved_work_warnings
 from spotd.api.views.placement import excluded_by_residency, moves_data, placement_data
 from spotd.api.views.prefetch import prefetch_data, prefetch_warnings
-from spotd.api.views.resources import iso, offer_data, usd
+from spotd.api.views.resources import iso, offer_data
 from spotd.api.views.spot_value import with_spot_value
 from spotd.api.views.store_capacity import check_capacity, mount_warnings
 from spotd.domain.job import Desired, Job, JobSpec
@@ -27,6 +27,7 @@ from spotd.domain.plan import Plan
 from spotd.domain.states import NodeState
 from spotd.domain.units import S
 from spotd.domain.view import View
+from spotd.money.units import usd
 from spotd.planner.core.gangs import shrinks
 from spotd.planner.placement.move_payback import moves
 from spotd.planner.placement.rank import RankedOffer, rank

@@ -17,9 +17,9 @@ from providers.dollars import format_usd
 from providers.stores.settings import BucketSettings
 from spotd.api.request.context import ApiContext
 from spotd.api.request.request import Check
-from spotd.api.views.resources import usd
 from spotd.domain.job import CheckpointSpec, JobSpec
 from spotd.domain.market import Market
+from spotd.money.units import usd
 from spotd.planner.core.shard_stores import requests_microusd_per_h, store_of
 from spotd.store.errors import StoreError
 
