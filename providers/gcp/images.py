@@ -38,7 +38,7 @@ class Images:
         self._clients = clients
         self._deployment = deployment
 
-    def make(self, instance_id: str, name: str, tags: Mapping[str, str]) -> Image:
+    def make_image(self, instance_id: str, name: str, tags: Mapping[str, str]) -> Image:
         """See ImageMaker.make_image. The image is stored in the machine's region."""
         check_name(name)
         existing = self._find_by_name(name)
@@ -67,12 +67,12 @@ class Images:
         # Repeating the request would repeat the answer, so this is final for machine and name.
         return Image(pending.image_id, name, ImageState.FAILED, "", labels, error=str(error))
 
-    def all(self) -> list[Image]:
+    def images(self) -> list[Image]:
         """Return all images of the deployment. Raises ProviderError."""
         rows = self._clients.list_filtered("Images", label_filter(self._deployment))
         return [self._read(row) for row in rows]
 
-    def remove(self, image_id: str) -> None:
+    def remove_image(self, image_id: str) -> None:
         """Delete an image; it has no snapshots."""
         name = link_name(image_id)
         if image_id != self._id(name):

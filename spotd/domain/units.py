@@ -5,6 +5,7 @@ from __future__ import annotations
 S = 1_000_000  # microseconds in a second
 US_PER_H = 3600 * S
 DAY_US = 24 * US_PER_H
+MONTH_H = 730  # that a month of storage is prorated by
 
 
 def format_seconds(seconds: float) -> str:

@@ -10,13 +10,12 @@ from providers.catalogs.storage import GB, StoragePrice, storage_price_of, stora
 from spotd.domain.job import Job
 from spotd.domain.market import Market
 from spotd.domain.node import Node
-from spotd.domain.units import US_PER_H
+from spotd.domain.units import MONTH_H, US_PER_H
 from spotd.money.focus import months
 from spotd.money.report import Item, Kind
 from spotd.planner.core.shard_stores import StorePlace, gb_microusd, place_of, store_of
 from spotd.store.checkpoints import CheckpointRow
 
-MONTH_H = 730  # that storage is prorated by
 NO_STORE_PRICE = "what {name}'s checkpoints cost in {store} is not known: no price is listed"
 NO_NEAR_PRICE = "what {name}'s shards cost in stores of {cloud} is not known: no price is listed"
 NO_WAY_BACK = "what {name}'s checkpoints cost on their way from {away} to {place} is not known"

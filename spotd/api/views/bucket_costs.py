@@ -19,11 +19,10 @@ from spotd.api.request.context import ApiContext
 from spotd.api.request.request import Check
 from spotd.domain.job import CheckpointSpec, JobSpec
 from spotd.domain.market import Market
+from spotd.domain.units import MONTH_H
 from spotd.money.units import usd
 from spotd.planner.core.shard_stores import requests_microusd_per_h, store_of
 from spotd.store.errors import StoreError
-
-HOURS_A_MONTH = 730.0
 
 MONTH_S = 30 * 86_400.0
 PARTS_DAYS = 7  # no upload of one object takes that long
@@ -165,7 +164,7 @@ def storage_data(spec: JobSpec, market: Market) -> dict[str, Any] | None:
         "store": saves.store,
         "keep": saves.keep,
         "usd_per_month": usd(month_microusd),
-        "usd_per_h": usd(round(month_microusd / HOURS_A_MONTH)),
+        "usd_per_h": usd(round(month_microusd / MONTH_H)),
         "class": price.storage_class,
         "region": price.region,
         "dated": price.dated,

@@ -13,8 +13,8 @@ from providers.stores.bucket import PART_BYTES
 from spotd.domain.job import CheckpointSpec
 from spotd.domain.market import Market
 from spotd.domain.node import Node
-from spotd.domain.units import S
-from spotd.store.checkpoint_costs import MONTH_H, Window, restores, storage, storage_items
+from spotd.domain.units import MONTH_H, S
+from spotd.store.checkpoint_costs import Window, restores, storage, storage_items
 from spotd.store.checkpoints import CheckpointRow
 from spotd.store.storage_costs import COMMIT_WRITES, egress, extras_of, requests
 from tests.spotd.planner.build import job, market, node, offer, spec
