@@ -29,6 +29,9 @@ class Window:
     since_us: int
     until_us: int
 
+    def __contains__(self, at_us: int) -> bool:
+        return self.since_us <= at_us < self.until_us
+
 
 def storage(
     job: Job,
@@ -124,7 +127,7 @@ def restores(
     totals: dict[str, tuple[float, int]] = {}
     unknown: list[str] = []
     for row, node in resumed(first, rows):
-        if not window.since_us <= node.training.claimed_at_us < window.until_us:
+        if node.training.claimed_at_us not in window:
             continue
         for away, size in _parts(job, row, first.get(row.generation), market):
             price = out_microusd(node, away, leaving)
@@ -136,15 +139,7 @@ def restores(
                 gb, cost = totals.get(away.cloud, (0.0, 0))
                 totals[away.cloud] = gb + size / 1e9, cost + round(size / 1e9 * price)
     items = [
-        Item(
-            kind=Kind.EGRESS,
-            phase="egress",
-            what=f"restores out of {cloud}, list price",
-            quantity=gb,
-            unit="GB",
-            cost_microusd=cost,
-            cloud=cloud,
-        )
+        Item.egress(f"restores out of {cloud}, list price", gb, cost, cloud)
         for cloud, (gb, cost) in sorted(totals.items())
     ]
     return items, list(dict.fromkeys(unknown))
