@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import Enum
 from functools import cached_property
 from typing import Protocol, runtime_checkable
@@ -258,6 +259,19 @@ class Notice:
     source: str = ""
     instance_id: str = ""
     text: str = ""
+
+
+def timestamp_us(moment: datetime | None) -> int:
+    """Return microseconds since the epoch; 0 for None."""
+    return int(moment.timestamp() * 1_000_000) if moment is not None else 0
+
+
+def parse_timestamp_us(text: object) -> int:
+    """Convert an ISO 8601 time to microseconds since the epoch; 0 for anything else."""
+    try:
+        return timestamp_us(datetime.fromisoformat(str(text)))  # Azure writes up to seven decimals
+    except ValueError:
+        return 0
 
 
 class LeftoverKind(str, Enum):

@@ -13,8 +13,8 @@ from typing import Any
 
 from providers.aws.clients import Clients
 from providers.aws.codes import IMAGE_GONE, NAME_TAKEN, NOT_FOUND, SNAPSHOT_IN_USE
-from providers.aws.listing import DEPLOYMENT_TAG, split_name, tag_filter, tags_of, timestamp_us
-from providers.base import ProviderError, RejectedError
+from providers.aws.listing import DEPLOYMENT_TAG, split_name, tag_filter, tags_of
+from providers.base import ProviderError, RejectedError, timestamp_us
 from providers.images import NAME_TAG, Image, ImageState, check_name, name_taken
 
 _STATES = {

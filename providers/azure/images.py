@@ -16,8 +16,8 @@ from typing import Any
 
 from providers.azure.clients import Clients
 from providers.azure.codes import NOT_FOUND
-from providers.azure.listing import DEPLOYMENT_TAG, region_of, tags_of, timestamp_us
-from providers.base import ProviderError, RejectedError
+from providers.azure.listing import DEPLOYMENT_TAG, region_of, tags_of
+from providers.base import ProviderError, RejectedError, parse_timestamp_us
 from providers.images import NAME_TAG, Image, ImageState, check_name, name_taken
 
 Row = Mapping[str, Any]
@@ -102,7 +102,7 @@ class Images:
             state = ImageState.FAILED
         elif provisioning_state == "Succeeded" and percent in (None, 100):
             state = ImageState.AVAILABLE
-        created_us = timestamp_us(properties.get("timeCreated"))
+        created_us = parse_timestamp_us(properties.get("timeCreated"))
         error = (
             f"{row.get('type') or name} is {provisioning_state}"
             if state is ImageState.FAILED

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from providers.base import ProviderError, RejectedError, UnpreparedError
+from providers.base import ProviderError, RejectedError, UnpreparedError, parse_timestamp_us
 from providers.gcp.clients import Clients
 from providers.gcp.codes import EXISTS, NOT_FOUND, is_not_found, operation_error
 from providers.gcp.names import (
@@ -21,7 +21,7 @@ from providers.gcp.names import (
     region_of,
     split_name,
 )
-from providers.gcp.operations import is_done, request_id, timestamp_us
+from providers.gcp.operations import is_done, request_id
 from providers.images import NAME_TAG, Image, ImageState, check_name, name_taken
 
 _STATES = {
@@ -111,7 +111,7 @@ class Images:
             state=state,
             region="",
             tags=dict(row.labels),
-            made_at_us=timestamp_us(row.creation_timestamp),
+            made_at_us=parse_timestamp_us(row.creation_timestamp),
             error=f"its status is {row.status}" if state is ImageState.FAILED else "",
             size_gib=int(row.disk_size_gb or 0),
         )
