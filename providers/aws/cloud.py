@@ -56,7 +56,7 @@ class AwsCloud(HasImages):
     watcher = "aws"
     limits_life = False
     # InstanceInitiatedShutdownBehavior is "terminate": a machine that powers off is gone.
-    power_off = ("sudo", "-n", "shutdown", "-h", "now")
+    power_off = cloud_init.POWER_OFF
     prepared_file = cloud_init.STATE_FILE
     # EC2 guarantees nothing; its answers are eventually consistent, mostly within seconds.
     visibility_s = 60.0

@@ -66,7 +66,7 @@ class GcpCloud(HasImages):
     # A stopped machine costs no GPU, vCPU or memory, but its disk is billed until it is deleted:
     # about a thousandth of an 8xH100's price. Left on, it would cost the full price until
     # maxRunDuration is over. It is listed as STOPPING, so that it gets deleted.
-    power_off = ("sudo", "-n", "shutdown", "-h", "now")
+    power_off = cloud_init.POWER_OFF
     prepared_file = cloud_init.STATE_FILE
     interruption_usd = 0.0  # a simulation has no price
     # No guarantee by Google. Creates in progress are listed from their operations (operations.py).

@@ -51,7 +51,7 @@ from spotd.planner.core.checkpoint_interval import WITHIN_S, CheckpointTerms, te
 from spotd.planner.core.expiry import expiry_tags, life_limit_s
 from spotd.planner.core.next_effect import CALL_DEADLINE_S, claim_for, last_start_us
 from spotd.planner.core.node_bootstrap import addresses_of, agent_config, start_document
-from spotd.planner.core.node_names import gang_name
+from spotd.planner.core.node_names import gang_name, machine_tags
 from spotd.planner.core.reservation_end import with_ends
 from spotd.planner.core.shard_stores import StorePlace, gb_microusd, place_among, place_of
 from spotd.planner.offers.cooldowns import refusal_code
@@ -235,11 +235,13 @@ def launch_request(effect: Effect, keys: JobKeys, deployment: str) -> LaunchRequ
         instance_type=node.offer.instance_type,
         capacity_type=node.offer.capacity_type,
         tags={
-            "spotd-deployment": deployment,
-            "spotd-job": job.id,
-            "spotd-generation": str(node.generation),
-            "spotd-rank": str(node.rank),
-            "spotd-token": node.token,
+            **machine_tags(
+                deployment,
+                job_id=job.id,
+                generation=node.generation,
+                rank=node.rank,
+                token=node.token,
+            ),
             **expiry_tags(node),
         },
         ssh_user="spotd",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -261,15 +261,7 @@ class _FilesSink(_FileWriter):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.symlink_to(link.target)
         shutil.rmtree(self._work)
-        return {
-            "apiVersion": "spotd/v1",
-            "kind": "CheckpointPulled",
-            "step": ref.step,
-            "generation": ref.generation,
-            "bytes": self._total,
-            "files": self._entries(),
-            "manifest": "",
-        }
+        return _pulled(ref, self._total, files=self._entries())
 
     def _place(self, file: SavedFile, manifest: Manifest) -> None:
         assert self._saved is not None  # noqa: S101 - set with the manifest
@@ -354,15 +346,22 @@ class _FolderSink(_FileWriter):
         head = Head(self._job_id, ref.generation, 1, "pulled", "", ref, released=True)
         data = replace(head, final=manifest.final).to_bytes()
         self._store.put(head_key(self._job_id), data)
-        return {
-            "apiVersion": "spotd/v1",
-            "kind": "CheckpointPulled",
-            "step": ref.step,
-            "generation": ref.generation,
-            "bytes": manifest.size,
-            "files": [],
-            "manifest": str(self._root / ref.manifest),
-        }
+        return _pulled(ref, manifest.size, manifest=str(self._root / ref.manifest))
+
+
+def _pulled(
+    ref: HeadRef, size: int, *, files: Sequence[str] = (), manifest: str = ""
+) -> dict[str, Any]:
+    """Return what was pulled: the program's own files, or the manifest in a folder store."""
+    return {
+        "apiVersion": "spotd/v1",
+        "kind": "CheckpointPulled",
+        "step": ref.step,
+        "generation": ref.generation,
+        "bytes": size,
+        "files": [*files],
+        "manifest": manifest,
+    }
 
 
 def _job_key(job_id: str, key: str) -> str:

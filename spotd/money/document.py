@@ -7,9 +7,8 @@ from typing import Any
 from spotd.money.counterfactual import Counterfactual
 from spotd.money.hour_breakdown import TimeUse
 from spotd.money.report import Claim, Item, Kind, Report, unexplained
-from spotd.money.savings import Savings, savings_of
+from spotd.money.savings import Savings, WorkSaved, savings_of
 from spotd.money.units import GpuHours, NodeHours, per_hour, usd
-from spotd.money.work_saved import WorkSaved
 
 Data = dict[str, Any]
 

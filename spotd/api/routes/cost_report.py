@@ -15,9 +15,8 @@ from spotd.money.compare import RunFacts, compare, comparison_data, interruption
 from spotd.money.document import protected_data, report_data
 from spotd.money.focus import COLUMNS, Row, days, metadata, months, rows_of
 from spotd.money.report import SUMS, Report, by_name, report_of, together
-from spotd.money.savings import Savings, savings_of, savings_together
+from spotd.money.savings import Savings, protected, savings_of, savings_together
 from spotd.money.units import usd
-from spotd.money.work_saved import protected
 from spotd.store.checkpoint_costs import Window
 
 MOST_DAYS = 100  # days in a report by day
