@@ -105,10 +105,15 @@ def past(sold: Sequence[Offer]) -> FleetHistory:
             continue
         until_us = min(NOW, asked_us + (1 + number % 40) * HOUR // 4)
         left = LeaveReason.PREEMPTED if number % 3 == 1 else LeaveReason.DONE
-        up_us, trained_us = asked_us + 90 * S, asked_us + 200 * S
         stays.append(
             NodeLifetime(
-                node, key, asked_us, "", asked_us + S, up_us, trained_us, until_us, 0, left
+                node_id=node,
+                offer_key=key,
+                asked_at_us=asked_us,
+                began_at_us=asked_us + S,
+                trained_at_us=asked_us + 200 * S,
+                until_us=until_us,
+                left=left,
             )
         )
     return FleetHistory(tuple(stays), NOW - 30 * 24 * HOUR, NOW)

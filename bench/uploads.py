@@ -28,9 +28,8 @@ from bench import sink
 from providers.stores.base import ObjectStore
 from providers.stores.bucket import PART_BYTES
 from providers.stores.s3 import open_s3
-from trainer.saver.rank_upload import RankUpload, SnapshotLabel
+from trainer.saver.rank_upload import MAX_CONCURRENCY, RankUpload, SnapshotLabel
 from trainer.saver.streams import FillingSlot
-from trainer.saver.upload_concurrency import MAX_CONCURRENCY
 
 PLAIN, TLS = "http", "https"
 UPLOAD, BARE = "upload", "bare put"

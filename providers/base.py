@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import Enum
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from providers.errors import (
     AuthError as AuthError,
@@ -260,6 +261,19 @@ class Notice:
     text: str = ""
 
 
+def timestamp_us(moment: datetime | None) -> int:
+    """Return microseconds since the epoch; 0 for None."""
+    return int(moment.timestamp() * 1_000_000) if moment is not None else 0
+
+
+def parse_timestamp_us(text: object) -> int:
+    """Convert an ISO 8601 time to microseconds since the epoch; 0 for anything else."""
+    try:
+        return timestamp_us(datetime.fromisoformat(str(text)))  # Azure writes up to seven decimals
+    except ValueError:
+        return 0
+
+
 class LeftoverKind(str, Enum):
     """A resource that can outlive its machine and that costs money or counts against a quota."""
 
@@ -381,4 +395,15 @@ class NoticeWatcher(Protocol):
     def acknowledge(self, notice: Notice) -> None:
         """Tell the cloud that the machine is ready to go, where it has such a call; else does
         nothing."""
+        ...
+
+
+@runtime_checkable
+class SerialConsole(Protocol):
+    def read_serial_console(self, instance_id: str) -> str:
+        """Return the end of the machine's serial console output that the cloud has so far, "" for
+        none.
+
+        May raise any `ProviderError`.
+        """
         ...

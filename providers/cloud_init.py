@@ -14,6 +14,7 @@ from importlib.resources import files
 from providers.base import LaunchRequest
 
 PREPARE_SCRIPT = "/usr/local/sbin/spotd-prepare"
+POWER_OFF = ("sudo", "-n", "shutdown", "-h", "now")
 STATE_FILE = "/run/spotd/prepared"  # "ok", or what is wrong; absent while the preparation runs
 DATA_DIR = "/var/lib/spotd"  # mount point of the local disks, where there are any
 CONTAINER_PREFIX = "docker:"  # of an image id that names a container image

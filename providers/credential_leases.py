@@ -83,8 +83,3 @@ def aws_credentials_text(key: str, secret: str, token: str, expires: datetime) -
     moment = expires.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     document = {"Version": 1, "AccessKeyId": key, "SecretAccessKey": secret}
     return json.dumps(document | {"SessionToken": token, "Expiration": moment})
-
-
-def timestamp_us(moment: datetime) -> int:
-    """Microseconds since the epoch."""
-    return int(moment.timestamp() * 1_000_000)

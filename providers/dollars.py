@@ -24,6 +24,6 @@ def format_usd(usd: float | None, *, signed: bool = False) -> str:
     return f"{sign}${size:,.{decimals}f}"
 
 
-def format_microusd(microusd: float | None, *, signed: bool = False) -> str:
+def format_microusd(microusd: float | None) -> str:
     """Return an amount of micro-USD like `format_usd`."""
-    return format_usd(None if microusd is None else microusd / 1e6, signed=signed)
+    return format_usd(None if microusd is None else microusd / 1e6)

@@ -70,6 +70,24 @@ class ImageMaker(Protocol):
         ...
 
 
+class HasImages:
+    """A provider whose images another object makes. Its verbs are those of `ImageMaker`."""
+
+    _images: ImageMaker
+
+    def make_image(self, instance_id: str, name: str, tags: Mapping[str, str]) -> Image:
+        """See ImageMaker.make_image."""
+        return self._images.make_image(instance_id, name, tags)
+
+    def images(self) -> Sequence[Image]:
+        """See ImageMaker.images."""
+        return self._images.images()
+
+    def remove_image(self, image_id: str) -> None:
+        """See ImageMaker.remove_image."""
+        self._images.remove_image(image_id)
+
+
 def check_name(name: str) -> None:
     """Raises RejectedError for a name that not every cloud accepts."""
     if not name.startswith(NAME_PREFIX) or not NAME.fullmatch(name):

@@ -20,6 +20,12 @@ INTERVAL_S = 3600.0  # at most one fetch per interval, whether it succeeds or no
 FetchSignal = Callable[[Sequence[Offer]], Mapping[str, int]]
 
 
+def most_accelerators(offers: Sequence[Offer], limit: int) -> list[str]:
+    """Return the `limit` machine types with the most accelerators, in a fixed order."""
+    counts = {offer.instance_type: offer.accelerator_count for offer in offers}
+    return sorted(counts, key=lambda name: (-counts[name], name))[:limit]
+
+
 class MarketSignal:
     """One number for each spot offer, fetched at most once per INTERVAL_S: a placement score from 1
     to 10, or another number that goes into the offer's `field`.

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from enum import Enum
 from typing import Protocol, runtime_checkable
@@ -210,11 +209,6 @@ def check_ssh_access(
     if ANY_SOURCE & {source.lower() for source in sources}:
         return warning("network", "its firewall allows SSH from everywhere", narrow_fix, region)
     return passed("network", f"{location}; SSH from {', '.join(sources)}", region)
-
-
-def format_until(moment: datetime) -> str:
-    """Format a time, like "until 2026-11-22 20:15 UTC"."""
-    return f"until {moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def dry_run_request(need: CapacityNeed) -> LaunchRequest:

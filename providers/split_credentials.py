@@ -9,7 +9,7 @@ cannot be relied on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from providers.base import (
     AuthError,
@@ -22,11 +22,11 @@ from providers.base import (
     OfferRequest,
     Pending,
     Provider,
+    SerialConsole,
 )
 from providers.fault_injection import FaultInjector, Interruption, not_interruptible
-from providers.images import Image, ImageMaker
+from providers.images import HasImages, ImageMaker
 from providers.readiness import CapacityNeed, Finding, ReadinessChecker, passed, run_check
-from providers.serial_console import SerialConsole
 from providers.warnings import ProviderWarning, WarningSource
 
 
@@ -130,24 +130,12 @@ class SplitProvider:
         self._creator.discard(leftover_id)
 
 
-class SplitImageMaker(SplitProvider):
+class SplitImageMaker(HasImages, SplitProvider):
     """A SplitProvider that creates and removes images with the creating credentials."""
 
     def __init__(self, creator: Provider, images: ImageMaker, terminator: Provider) -> None:
         super().__init__(creator, terminator)
         self._images = images
-
-    def make_image(self, instance_id: str, name: str, tags: Mapping[str, str]) -> Image:
-        """See ImageMaker.make_image."""
-        return self._images.make_image(instance_id, name, tags)
-
-    def images(self) -> Sequence[Image]:
-        """See ImageMaker.images."""
-        return self._images.images()
-
-    def remove_image(self, image_id: str) -> None:
-        """See ImageMaker.remove_image."""
-        self._images.remove_image(image_id)
 
 
 def split_provider(creator: Provider, terminator: Provider) -> SplitProvider:

@@ -41,7 +41,7 @@ from providers.base import (
     UnknownOutcome,
 )
 from providers.fault_injection import Interruption, not_interruptible
-from providers.images import Image
+from providers.images import HasImages
 from providers.readiness import CapacityNeed, Finding
 from providers.warnings import ProviderWarning
 
@@ -49,14 +49,14 @@ DOCKER = "docker:"
 _ENDED = ("shutting-down", "terminated")
 
 
-class AwsCloud:
+class AwsCloud(HasImages):
     """EC2 in the configured regions of one account."""
 
     local = False
     watcher = "aws"
     limits_life = False
     # InstanceInitiatedShutdownBehavior is "terminate": a machine that powers off is gone.
-    power_off = ("sudo", "-n", "shutdown", "-h", "now")
+    power_off = cloud_init.POWER_OFF
     prepared_file = cloud_init.STATE_FILE
     # EC2 guarantees nothing; its answers are eventually consistent, mostly within seconds.
     visibility_s = 60.0
@@ -208,18 +208,6 @@ class AwsCloud:
             fabric = Fabric(machine.efa_cards if machine else 0)
         group, user_data = groups.group_name(request), cloud_init.user_data(request)
         return run_instances(request, tags, zone_setup, user_data, fabric, group)
-
-    def make_image(self, instance_id: str, name: str, tags: Mapping[str, str]) -> Image:
-        """See ImageMaker: an AMI in the machine's region."""
-        return self._images.make(instance_id, name, tags)
-
-    def images(self) -> Sequence[Image]:
-        """See ImageMaker: the AMIs of all regions."""
-        return self._images.all()
-
-    def remove_image(self, image_id: str) -> None:
-        """See ImageMaker: deletes the AMI and its snapshots."""
-        self._images.remove(image_id)
 
     def interrupt(self, instance_id: str) -> Interruption:
         """See FaultInjector: by an FIS experiment."""

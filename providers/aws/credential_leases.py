@@ -14,8 +14,8 @@ from typing import Any
 
 from providers.aws.clients import Clients
 from providers.aws.policy import prefix_policy
-from providers.base import RejectedError
-from providers.credential_leases import LeasedCredentials, aws_credentials_text, timestamp_us
+from providers.base import RejectedError, timestamp_us
+from providers.credential_leases import LeasedCredentials, aws_credentials_text
 from providers.iam.policy import StorePrefix
 
 ROLE_S = (43_200, 28_800, 14_400, 7_200, 3_600)

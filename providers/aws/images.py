@@ -13,8 +13,8 @@ from typing import Any
 
 from providers.aws.clients import Clients
 from providers.aws.codes import IMAGE_GONE, NAME_TAKEN, NOT_FOUND, SNAPSHOT_IN_USE
-from providers.aws.listing import DEPLOYMENT_TAG, split_name, tag_filter, tags_of, timestamp_us
-from providers.base import ProviderError, RejectedError
+from providers.aws.listing import DEPLOYMENT_TAG, split_name, tag_filter, tags_of
+from providers.base import ProviderError, RejectedError, timestamp_us
 from providers.images import NAME_TAG, Image, ImageState, check_name, name_taken
 
 _STATES = {
@@ -32,7 +32,7 @@ class Images:
         self._regions = regions
         self._deployment = deployment
 
-    def make(self, instance_id: str, name: str, tags: Mapping[str, str]) -> Image:
+    def make_image(self, instance_id: str, name: str, tags: Mapping[str, str]) -> Image:
         """See ImageMaker.make_image; an AMI belongs to the machine's region."""
         check_name(name)
         region, instance = split_name(instance_id)
@@ -58,12 +58,12 @@ class Images:
             raise
         return Image(answer["ImageId"], name, ImageState.MAKING, region, all_tags)
 
-    def all(self) -> list[Image]:
+    def images(self) -> list[Image]:
         """Return the images of every region. Raises ProviderError."""
         results = self._clients.for_all_regions(self._regions, self._in_region)
         return [image for _, images in results for image in images]
 
-    def remove(self, image_id: str) -> None:
+    def remove_image(self, image_id: str) -> None:
         """Delete an AMI and its snapshots.
 
         Deregistering an AMI keeps its snapshots, and they cannot be deleted before it. So every

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from providers.aws.clients import Clients
-from providers.aws.listing import qualified_name, tag_filter, timestamp_us
-from providers.base import Notice, NoticeKind, ProviderError, UnpreparedError
+from providers.aws.listing import qualified_name, tag_filter
+from providers.base import Notice, NoticeKind, ProviderError, UnpreparedError, timestamp_us
 
 NOTICE_US = 120_000_000  # between the warning and the end of the machine
 MESSAGES_PER_RECEIVE = 10  # maximum of SQS

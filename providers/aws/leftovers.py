@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from providers.aws import groups
 from providers.aws.clients import Clients
 from providers.aws.codes import BAD_VALUE, IN_USE, NOT_FOUND
-from providers.aws.listing import qualified_name, tag_filter, tags_of, timestamp_us
-from providers.base import Leftover, LeftoverKind, ProviderError, RejectedError
+from providers.aws.listing import qualified_name, tag_filter, tags_of
+from providers.base import Leftover, LeftoverKind, ProviderError, RejectedError, timestamp_us
 
 _DELETES = {
     "vol-": ("delete_volume", "VolumeId"),

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
 from typing import Any
 
 from providers.aws.codes import CODES
-from providers.base import CapacityType, Instance, InstanceState
+from providers.base import CapacityType, Instance, InstanceState, timestamp_us
 
 DEPLOYMENT_TAG = "spotd-deployment"
 USER = "spotd"  # made by cloud-init, see providers/cloud_init.py
@@ -34,7 +33,6 @@ _FAILED_CREATE_REASONS = (
     "Client.InternalError",
     "Client.InvalidSnapshot.NotFound",
 )
-INTERRUPTED = "Server.SpotInstanceTermination"
 
 
 def qualified_name(region: str, resource_id: str) -> str:
@@ -82,11 +80,6 @@ def tags_of(row: Mapping[str, Any], key: str = "Tags") -> dict[str, str]:
 def tag_filter(deployment: str) -> dict[str, Any]:
     """Return a filter for the resources of a deployment."""
     return {"Name": f"tag:{DEPLOYMENT_TAG}", "Values": [deployment]}
-
-
-def timestamp_us(moment: datetime | None) -> int:
-    """Return microseconds since the epoch; 0 for None."""
-    return int(moment.timestamp() * 1_000_000) if moment is not None else 0
 
 
 def instances_of(reservations: Iterable[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any
 
 from providers.aws.clients import Clients
-from providers.aws.listing import timestamp_us
 from providers.aws.scores import read_scores
 from providers.aws.types import MachineType, read_type
 from providers.base import (
@@ -24,9 +23,11 @@ from providers.base import (
     ProviderError,
     ThrottledError,
     UnknownOutcome,
+    timestamp_us,
 )
 from providers.catalogs.prices import price_file
 from providers.market_signals import MarketSignal
+from providers.timed_cache import TimedCache
 from providers.warnings import ProviderWarning
 
 log = logging.getLogger(__name__)
@@ -79,9 +80,8 @@ class Market:
         self._name = name
         self._regions = regions
         self._patterns = patterns
-        self._monotonic_s = monotonic_s
         self._lock = threading.Lock()
-        self._catalogs: dict[str, tuple[float, Catalog]] = {}
+        self._catalogs = TimedCache(monotonic_s)
         fetch = partial(read_scores, clients)
         self._failures_in_row: dict[str, int] = {}  # region -> consecutive failures
         self._unavailable: dict[str, tuple[str, int]] = {}  # region -> (first message, count)
@@ -241,13 +241,11 @@ class Market:
     def _catalog(self, region: str) -> Catalog:
         """Return the catalog of a region, at most a day old; without list prices, it is read again
         next time. Raises ProviderError."""
-        now_s = self._monotonic_s()
-        with self._lock:
-            until_s, catalog = self._catalogs.get(region, (0.0, None))
-        if catalog is None or now_s >= until_s:
-            catalog, complete = self._read_catalog(region)
-            with self._lock:
-                self._catalogs[region] = (now_s + (CATALOG_S if complete else 0.0), catalog)
+        catalog, _ = self._catalogs.get(
+            region,
+            lambda: self._read_catalog(region),
+            lambda read: CATALOG_S if read[1] else 0.0,
+        )
         return catalog
 
     def _read_catalog(self, region: str) -> tuple[Catalog, bool]:

@@ -5,15 +5,14 @@ They are found by the tag that `spotctl init aws` sets; its value is the kind of
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from providers.aws.clients import Clients
 from providers.aws.launch import ROOT_DEVICE, ZoneSetup
 from providers.base import UnpreparedError
+from providers.timed_cache import TimedCache
 
 NETWORK_TAG = "spotd-network"
 IMAGE = (
@@ -44,9 +43,7 @@ class ZoneSetups:
         self._image = image
         self._network = network
         self._role = role
-        self._monotonic_s = monotonic_s
-        self._lock = threading.Lock()
-        self._cache: dict[tuple[str, str], tuple[float, Any]] = {}
+        self._cache = TimedCache(monotonic_s)
 
     def for_zone(self, region: str, zone: str, image: str = "") -> ZoneSetup:
         """Return the prerequisites for a machine in a zone.
@@ -54,7 +51,7 @@ class ZoneSetups:
         `image` is an AMI or "ssm:PARAMETER"; "" for the provider's own. Raises ProviderError,
         UnpreparedError when something is missing.
         """
-        network = self._cached(("network", region), lambda: self._read_network(region))
+        network = self._cache.get(("network", region), lambda: self._read_network(region), CACHE_S)
         subnet = network.subnets.get(zone)
         if subnet is None:
             zones = ", ".join(sorted(network.subnets)) or "no zone"
@@ -67,8 +64,8 @@ class ZoneSetups:
                 f"{region} has no security group with the tag {self._tag}: {self._fix(region)}"
             )
         image_name = image or self._image
-        ami, device = self._cached(
-            (image_name, region), lambda: self._resolve_image(region, image_name)
+        ami, device = self._cache.get(
+            (image_name, region), lambda: self._resolve_image(region, image_name), CACHE_S
         )
         return ZoneSetup(ami, subnet, network.groups, self._network == "public", self._role, device)
 
@@ -107,17 +104,6 @@ class ZoneSetups:
         if not images:
             raise UnpreparedError(_missing_image(region, image_name))
         return ami, str(images[0].get("RootDeviceName") or ROOT_DEVICE)
-
-    def _cached(self, key: tuple[str, str], read: Callable[[], Any]) -> Any:
-        now_s = self._monotonic_s()
-        with self._lock:
-            until_s, value = self._cache.get(key, (0.0, None))
-        if now_s < until_s:
-            return value
-        value = read()
-        with self._lock:
-            self._cache[key] = (now_s + CACHE_S, value)
-        return value
 
 
 def _missing_image(region: str, image_name: str) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from providers.aws.clients import Clients
 from providers.base import Offer
+from providers.market_signals import most_accelerators
 
 # EC2 limits how many different queries an account may make per day, so always make the same few.
 MAX_TYPES = 10
@@ -20,12 +21,8 @@ MAX_ROWS = 1000
 def read_scores(clients: Clients, offers: Sequence[Offer]) -> dict[str, int]:
     """Return scores by offer key, for the types with the most accelerators. Raises
     ProviderError."""
-    gpus_by_type = {offer.instance_type: offer.accelerator_count for offer in offers}
-    types = sorted(
-        gpus_by_type, key=lambda instance_type: (-gpus_by_type[instance_type], instance_type)
-    )[:MAX_TYPES]
     score_by_zone: dict[tuple[str, str], int] = {}
-    for instance_type in types:
+    for instance_type in most_accelerators(offers, MAX_TYPES):
         regions = sorted({offer.region for offer in offers if offer.instance_type == instance_type})
         for start in range(0, len(regions), REGIONS_PER_CALL):
             batch = regions[start : start + REGIONS_PER_CALL]

@@ -20,20 +20,10 @@ from providers.aws.setup import (
     queue_policy,
 )
 from providers.federated_stores import terraform_output
-from providers.iam.hcl import Raw, block, heredoc, label_of
+from providers.iam.hcl import Raw, block, heredoc, label_of, module_head
 from providers.iam.setup import SetupFacts
 
-_HEAD = """\
-# What spotd needs in this AWS account: `terraform init`, and `terraform apply`.
-terraform {
-  required_providers {
-    aws = {
-      source  = "hashicorp/aws"
-      version = ">= 5.0"
-    }
-  }
-}
-"""
+_HEAD = module_head("AWS account", "aws", "5.0")
 
 
 def terraform(facts: SetupFacts) -> str:

@@ -47,7 +47,7 @@ from providers.base import (
     UnknownOutcome,
 )
 from providers.fault_injection import Interruption, not_interruptible
-from providers.images import Image
+from providers.images import HasImages
 from providers.readiness import CapacityNeed, Finding
 from providers.warnings import ProviderWarning
 
@@ -59,7 +59,7 @@ Row = Mapping[str, Any]
 MachineRows = list[tuple[Row, Row | None]]  # with their instance views, where known
 
 
-class AzureCloud:
+class AzureCloud(HasImages):
     """Machines in the configured regions, in a resource group of the deployment's own."""
 
     local = False
@@ -203,18 +203,6 @@ class AzureCloud:
     def check_readiness(self, needs: Sequence[CapacityNeed]) -> Sequence[Finding]:
         """See ReadinessChecker."""
         return ReadinessCheck(self._clients, self._settings, self._deployment).run(needs)
-
-    def make_image(self, instance_id: str, name: str, tags: Mapping[str, str]) -> Image:
-        """See ImageMaker."""
-        return self._images.make(instance_id, name, tags)
-
-    def images(self) -> Sequence[Image]:
-        """See ImageMaker."""
-        return self._images.all()
-
-    def remove_image(self, image_id: str) -> None:
-        """See ImageMaker."""
-        self._images.remove(image_id)
 
     def interrupt(self, instance_id: str) -> Interruption:
         """See FaultInjector: by simulateEviction, which takes effect within half an hour."""

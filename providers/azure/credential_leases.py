@@ -13,7 +13,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from providers.azure.clients import Clients
-from providers.credential_leases import LeasedCredentials, timestamp_us
+from providers.base import timestamp_us
+from providers.credential_leases import LeasedCredentials
 from providers.iam.policy import StorePrefix
 
 MAX_LIFETIME = timedelta(days=7)

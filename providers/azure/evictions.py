@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from providers.azure.clients import Clients
 from providers.azure.scores import MAX_SIZES
 from providers.base import Offer
+from providers.market_signals import most_accelerators
 
 API = "2022-10-01"
 BANDS = {"0-5": 5, "5-10": 10, "10-15": 15, "15-20": 20, "20+": 100}  # percent
@@ -20,8 +21,7 @@ BANDS = {"0-5": 5, "5-10": 10, "10-15": 15, "15-20": 20, "20+": 100}  # percent
 def read_evictions(clients: Clients, offers: Sequence[Offer]) -> dict[str, int]:
     """Return the upper end of the band by offer key, for the sizes with the most accelerators.
     Raises ProviderError."""
-    sizes = {offer.instance_type: offer.accelerator_count for offer in offers}
-    queried = sorted(sizes, key=lambda size: (-sizes[size], size))[:MAX_SIZES]
+    queried = most_accelerators(offers, MAX_SIZES)
     answer = clients.graph(API, eviction_query(queried, sorted({offer.region for offer in offers})))
     rate_by_pool = {
         (str(row.get("skuName")).lower(), str(row.get("location")).lower()): BANDS.get(

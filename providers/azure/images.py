@@ -16,8 +16,8 @@ from typing import Any
 
 from providers.azure.clients import Clients
 from providers.azure.codes import NOT_FOUND
-from providers.azure.listing import DEPLOYMENT_TAG, region_of, tags_of, timestamp_us
-from providers.base import ProviderError, RejectedError
+from providers.azure.listing import DEPLOYMENT_TAG, region_of, tags_of
+from providers.base import ProviderError, RejectedError, parse_timestamp_us
 from providers.images import NAME_TAG, Image, ImageState, check_name, name_taken
 
 Row = Mapping[str, Any]
@@ -42,7 +42,7 @@ class Images:
         self._deployment = deployment
         self._find = find
 
-    def make(self, instance_id: str, name: str, tags: Mapping[str, str]) -> Image:
+    def make_image(self, instance_id: str, name: str, tags: Mapping[str, str]) -> Image:
         """See ImageMaker.make_image. The first call starts the snapshot; a call that finds it
         complete starts the image."""
         check_name(name)
@@ -58,14 +58,14 @@ class Images:
             self._put("images", name, image_body(snapshot))
         return self._as_pending(snapshot_state)
 
-    def all(self) -> list[Image]:
+    def images(self) -> list[Image]:
         """Return all images. A snapshot without an image is one in progress or abandoned. Raises
         ProviderError."""
         images = {image_.name: self._as_pending(image_) for image_ in self._list_own("snapshots")}
         images |= {image_.name: image_ for image_ in self._list_own("images")}
         return [*images.values()]
 
-    def remove(self, image_id: str) -> None:
+    def remove_image(self, image_id: str) -> None:
         """Delete the image and its snapshot, which has the same name and may have outlived the
         image."""
         name = image_id.rpartition("/")[2]
@@ -102,7 +102,7 @@ class Images:
             state = ImageState.FAILED
         elif provisioning_state == "Succeeded" and percent in (None, 100):
             state = ImageState.AVAILABLE
-        created_us = timestamp_us(properties.get("timeCreated"))
+        created_us = parse_timestamp_us(properties.get("timeCreated"))
         error = (
             f"{row.get('type') or name} is {provisioning_state}"
             if state is ImageState.FAILED

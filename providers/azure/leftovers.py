@@ -9,15 +9,15 @@ from typing import Any
 
 from providers.azure.clients import Clients
 from providers.azure.codes import IN_USE, NOT_FOUND
-from providers.azure.listing import (
-    DEPLOYMENT_TAG,
-    TOKEN_TAG,
-    region_of,
-    state_of,
-    tags_of,
-    timestamp_us,
+from providers.azure.listing import DEPLOYMENT_TAG, TOKEN_TAG, region_of, state_of, tags_of
+from providers.base import (
+    InstanceState,
+    Leftover,
+    LeftoverKind,
+    ProviderError,
+    RejectedError,
+    parse_timestamp_us,
 )
-from providers.base import InstanceState, Leftover, LeftoverKind, ProviderError, RejectedError
 
 Row = Mapping[str, Any]
 
@@ -152,4 +152,4 @@ class Leftovers:
 def _leftover(kind: LeftoverKind, row: Row, properties: Row) -> Leftover:
     since = properties.get("LastOwnershipUpdateTime") or properties.get("timeCreated")
     name = f"{kind.value}/{row['name']}"
-    return Leftover(name, kind, tags_of(row), region_of(row), "", timestamp_us(since))
+    return Leftover(name, kind, tags_of(row), region_of(row), "", parse_timestamp_us(since))

@@ -4,12 +4,11 @@ come from separate lists."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
 from typing import Any
 
 from providers.azure.codes import CODES
 from providers.azure.launch import zone_name
-from providers.base import CapacityType, Instance, InstanceState
+from providers.base import CapacityType, Instance, InstanceState, parse_timestamp_us
 
 DEPLOYMENT_TAG = "spotd-deployment"
 TOKEN_TAG = "spotd-token"  # noqa: S105 - the name of a tag
@@ -40,7 +39,7 @@ def read_instance(
         host=host,
         private_host=private_host,
         ssh_user=(properties.get("osProfile") or {}).get("adminUsername") or "",
-        launched_at_us=timestamp_us(properties.get("timeCreated")),
+        launched_at_us=parse_timestamp_us(properties.get("timeCreated")),
         error=error,
         error_code=error_code,
     )
@@ -108,15 +107,6 @@ def region_of(row: Row) -> str:
 def tags_of(row: Row) -> dict[str, str]:
     """Return the tags; {} for none."""
     return dict(row.get("tags") or {})
-
-
-def timestamp_us(text: Any) -> int:
-    """Convert an ISO 8601 time to microseconds since the epoch; 0 for an invalid one."""
-    try:
-        # Azure writes up to seven decimals.
-        return int(datetime.fromisoformat(str(text)).timestamp() * 1_000_000)
-    except ValueError:
-        return 0
 
 
 def _statuses(view: Row | None) -> Iterable[Row]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from providers.azure.clients import Clients
 from providers.azure.evictions import read_evictions
@@ -28,6 +28,7 @@ from providers.base import (
 )
 from providers.catalogs.prices import price_file
 from providers.market_signals import MarketSignal
+from providers.timed_cache import TimedCache
 from providers.warnings import ProviderWarning
 
 SIZES_S = 24 * 3600.0
@@ -39,8 +40,6 @@ NO_INFINIBAND = (
     "on-demand capacity of no zone: use_spot: false, and infra: PROVIDER/REGION without a zone "
     "(spot, reserved and zonal machines share no InfiniBand, and scale sets are not used)"
 )
-
-T = TypeVar("T")
 
 
 class Market:
@@ -65,9 +64,8 @@ class Market:
         self._name = name
         self._regions = regions
         self._patterns = patterns
-        self._monotonic_s = monotonic_s
         self._lock = threading.Lock()
-        self._cache: dict[tuple[str, str], tuple[float, object]] = {}
+        self._cache = TimedCache(monotonic_s)
         fetch = partial(read_scores, clients)
         self._inaccessible: dict[str, ProviderWarning] = {}  # by group id
         self.scores = MarketSignal("azure", "spot placement scores", fetch, monotonic_s)
@@ -128,11 +126,13 @@ class Market:
         return [*offers.values()]
 
     def _sizes(self, region: str) -> dict[str, Size]:
-        return self._cached(("sizes", region), SIZES_S, lambda: self._read_sizes(region))
+        return self._cache.get(("sizes", region), lambda: self._read_sizes(region), SIZES_S)
 
     def _prices(self, region: str) -> Prices:
         names = sorted(self._sizes(region))
-        return self._cached(("prices", region), PRICES_S, lambda: self._read_prices(region, names))
+        return self._cache.get(
+            ("prices", region), lambda: self._read_prices(region, names), PRICES_S
+        )
 
     def _list_price(self, region: str, name: str) -> int:
         dated = price_file("azure").on_demand
@@ -204,13 +204,3 @@ class Market:
                 if not page:
                     break
         return read_prices(rows, datetime.now(UTC))
-
-    def _cached(self, key: tuple[str, str], ttl_s: float, read: Callable[[], T]) -> T:
-        now_s = self._monotonic_s()
-        with self._lock:
-            until_s, value = self._cache.get(key, (0.0, None))
-        if value is None or now_s >= until_s:
-            value = read()
-            with self._lock:
-                self._cache[key] = (now_s + ttl_s, value)
-        return value  # type: ignore[return-value]

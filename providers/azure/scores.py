@@ -13,6 +13,7 @@ from typing import Any
 from providers.azure.clients import Clients
 from providers.azure.launch import zone_name
 from providers.base import Offer
+from providers.market_signals import most_accelerators
 
 API = "2025-06-05"
 MAX_SIZES = 10
@@ -24,8 +25,7 @@ SCORES = {"high": 9, "medium": 5, "low": 1}
 def read_scores(clients: Clients, offers: Sequence[Offer]) -> dict[str, int]:
     """Return scores by offer key, for the sizes with the most accelerators. Raises
     ProviderError."""
-    sizes = {offer.instance_type: offer.accelerator_count for offer in offers}
-    queried = sorted(sizes, key=lambda size: (-sizes[size], size))[:MAX_SIZES]
+    queried = most_accelerators(offers, MAX_SIZES)
     score_by_pool: dict[tuple[str, str], int] = {}
     for query in _queries(queried, sorted({offer.region for offer in offers})):
         for row in clients.placement_scores(API, query).get("placementScores") or ():

@@ -19,21 +19,11 @@ from providers.azure.setup import (
     trusted_tokens,
 )
 from providers.federated_stores import terraform_output
-from providers.iam.hcl import Raw, block, label_of
+from providers.iam.hcl import Raw, block, label_of, module_head
 from providers.iam.policy import NODE
 from providers.iam.setup import SetupFacts
 
-_HEAD = """\
-# What spotd needs in this subscription: `terraform init`, and `terraform apply`.
-terraform {
-  required_providers {
-    azurerm = {
-      source  = "hashicorp/azurerm"
-      version = ">= 4.0"
-    }
-  }
-}
-"""
+_HEAD = module_head("subscription", "azurerm", "4.0")
 _GROUP = {"resource_group_name": Raw("azurerm_resource_group.spotd.name")}
 
 

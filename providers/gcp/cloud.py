@@ -46,7 +46,7 @@ from providers.gcp.operations import ATTEMPTS, is_done, request_id, unfinished_c
 from providers.gcp.preemptions import Preemptions
 from providers.gcp.readiness import ReadinessCheck
 from providers.gcp.settings import Settings
-from providers.images import Image
+from providers.images import HasImages
 from providers.readiness import CapacityNeed, Finding
 from providers.warnings import ProviderWarning
 
@@ -57,7 +57,7 @@ CONSOLE_BYTES = 16 << 10  # read from the end
 POLL_S = 1.0  # between polls of an operation; the first pause is a tenth of it
 
 
-class GcpCloud:
+class GcpCloud(HasImages):
     """Compute Engine in the configured regions of one project."""
 
     local = False
@@ -66,7 +66,7 @@ class GcpCloud:
     # A stopped machine costs no GPU, vCPU or memory, but its disk is billed until it is deleted:
     # about a thousandth of an 8xH100's price. Left on, it would cost the full price until
     # maxRunDuration is over. It is listed as STOPPING, so that it gets deleted.
-    power_off = ("sudo", "-n", "shutdown", "-h", "now")
+    power_off = cloud_init.POWER_OFF
     prepared_file = cloud_init.STATE_FILE
     interruption_usd = 0.0  # a simulation has no price
     # No guarantee by Google. Creates in progress are listed from their operations (operations.py).
@@ -197,18 +197,6 @@ class GcpCloud:
     def check_readiness(self, needs: Sequence[CapacityNeed]) -> Sequence[Finding]:
         """See ReadinessChecker."""
         return ReadinessCheck(self._clients, self._settings, self._deployment).run(needs)
-
-    def make_image(self, instance_id: str, name: str, tags: Mapping[str, str]) -> Image:
-        """See ImageMaker."""
-        return self._images.make(instance_id, name, tags)
-
-    def images(self) -> Sequence[Image]:
-        """See ImageMaker."""
-        return self._images.all()
-
-    def remove_image(self, image_id: str) -> None:
-        """See ImageMaker."""
-        self._images.remove(image_id)
 
     def interrupt(self, instance_id: str) -> Interruption:
         """See FaultInjector: by simulateMaintenanceEvent, which terminates a Spot machine."""

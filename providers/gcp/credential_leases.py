@@ -14,8 +14,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from providers.base import AuthError
-from providers.credential_leases import LeasedCredentials, timestamp_us
+from providers.base import AuthError, timestamp_us
+from providers.credential_leases import LeasedCredentials
 from providers.gcp.clients import Clients
 from providers.gcp.policy import prefix_condition
 from providers.iam.policy import StorePrefix

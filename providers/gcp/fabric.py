@@ -23,11 +23,11 @@ from providers.base import (
     LeftoverKind,
     ProviderError,
     UnknownOutcome,
+    parse_timestamp_us,
 )
 from providers.gcp.clients import Clients
 from providers.gcp.codes import EXISTS, is_not_found
 from providers.gcp.names import DEPLOYMENT_TAG, link_name
-from providers.gcp.operations import timestamp_us
 
 GPUDIRECT = "gpudirect"
 # type -> (interfaces after the first in plain networks, interfaces in an RDMA network)
@@ -110,7 +110,7 @@ def find_policies(clients: Clients, deployment: str) -> dict[tuple[str, str], Le
             if tags.get(DEPLOYMENT_TAG) == deployment:
                 leftover_id, since_us = (
                     f"{region}/policy/{row.name}",
-                    timestamp_us(row.creation_timestamp),
+                    parse_timestamp_us(row.creation_timestamp),
                 )
                 leftover = Leftover(
                     leftover_id, LeftoverKind.GROUP, tags, region, since_us=since_us

@@ -8,11 +8,10 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from providers.base import ProviderError
+from providers.base import ProviderError, parse_timestamp_us
 from providers.gcp.clients import Clients
 from providers.gcp.codes import is_not_found
 from providers.gcp.names import link_name
-from providers.gcp.operations import timestamp_us
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +49,7 @@ class HostKeys:
 
     def _is_due(self, machine: Any) -> bool:
         known = self._known.get(machine.id)
-        age_s = self._wall_s() - timestamp_us(machine.creation_timestamp) / 1e6
+        age_s = self._wall_s() - parse_timestamp_us(machine.creation_timestamp) / 1e6
         return known is None or (not known and age_s < BOOTED_S)
 
     def _fetch(self, machine: Any) -> tuple[int, str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from providers.base import ProviderError, RejectedError, UnpreparedError
+from providers.base import ProviderError, RejectedError, UnpreparedError, parse_timestamp_us
 from providers.gcp.clients import Clients
 from providers.gcp.codes import EXISTS, NOT_FOUND, is_not_found, operation_error
 from providers.gcp.names import (
@@ -21,7 +21,7 @@ from providers.gcp.names import (
     region_of,
     split_name,
 )
-from providers.gcp.operations import is_done, request_id, timestamp_us
+from providers.gcp.operations import is_done, request_id
 from providers.images import NAME_TAG, Image, ImageState, check_name, name_taken
 
 _STATES = {
@@ -38,7 +38,7 @@ class Images:
         self._clients = clients
         self._deployment = deployment
 
-    def make(self, instance_id: str, name: str, tags: Mapping[str, str]) -> Image:
+    def make_image(self, instance_id: str, name: str, tags: Mapping[str, str]) -> Image:
         """See ImageMaker.make_image. The image is stored in the machine's region."""
         check_name(name)
         existing = self._find_by_name(name)
@@ -67,12 +67,12 @@ class Images:
         # Repeating the request would repeat the answer, so this is final for machine and name.
         return Image(pending.image_id, name, ImageState.FAILED, "", labels, error=str(error))
 
-    def all(self) -> list[Image]:
+    def images(self) -> list[Image]:
         """Return all images of the deployment. Raises ProviderError."""
         rows = self._clients.list_filtered("Images", label_filter(self._deployment))
         return [self._read(row) for row in rows]
 
-    def remove(self, image_id: str) -> None:
+    def remove_image(self, image_id: str) -> None:
         """Delete an image; it has no snapshots."""
         name = link_name(image_id)
         if image_id != self._id(name):
@@ -111,7 +111,7 @@ class Images:
             state=state,
             region="",
             tags=dict(row.labels),
-            made_at_us=timestamp_us(row.creation_timestamp),
+            made_at_us=parse_timestamp_us(row.creation_timestamp),
             error=f"its status is {row.status}" if state is ImageState.FAILED else "",
             size_gib=int(row.disk_size_gb or 0),
         )

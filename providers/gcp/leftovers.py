@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from providers.base import Leftover, LeftoverKind, ProviderError
+from providers.base import Leftover, LeftoverKind, ProviderError, parse_timestamp_us
 from providers.gcp.clients import Clients
 from providers.gcp.codes import is_not_found
 from providers.gcp.fabric import discard_policy, find_policies, policy_location
 from providers.gcp.names import label_filter, qualified_name, region_of, split_name
-from providers.gcp.operations import timestamp_us
 
 
 def find(clients: Clients, deployment: str) -> list[Leftover]:
@@ -45,7 +44,7 @@ def read_disk(zone: str, row: Any) -> Leftover:
         dict(row.labels),
         region_of(zone),
         zone,
-        timestamp_us(since),
+        parse_timestamp_us(since),
     )
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from providers.base import CapacityType, Instance, InstanceState
+from providers.base import CapacityType, Instance, InstanceState, parse_timestamp_us
 from providers.gcp.names import TOKEN_TAG, link_name, qualified_name, region_of
-from providers.gcp.operations import timestamp_us
 
 USER = "spotd"  # made by cloud-init, see providers/cloud_init.py
 
@@ -56,7 +55,7 @@ def read_instance(row: Any, host_key: str = "") -> Instance:
         private_host=next((str(c.network_i_p) for c in row.network_interfaces), ""),
         ssh_user=USER,
         host_public_key=host_key,
-        launched_at_us=timestamp_us(row.creation_timestamp),
+        launched_at_us=parse_timestamp_us(row.creation_timestamp),
         error=row.status_message,
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,15 +10,22 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
-from providers.base import CONFIGURED, PREPAID, CapacityType, Offer, UnpreparedError
+from providers.base import (
+    CONFIGURED,
+    PREPAID,
+    CapacityType,
+    Offer,
+    UnpreparedError,
+    parse_timestamp_us,
+)
 from providers.gcp.clients import Clients
 from providers.gcp.fabric import CARDS, GPUDIRECT
 from providers.gcp.names import link_name, region_of
-from providers.gcp.operations import timestamp_us
 from providers.gcp.prices import Prices
 from providers.gcp.scores import read_scores
 from providers.gcp.types import MachineType, read_type
 from providers.market_signals import MarketSignal
+from providers.timed_cache import TimedCache
 
 CATALOG_S = 24 * 3600.0  # cache time of types and their zones
 ARM = "ARM64"  # needs other images and programs
@@ -71,10 +77,8 @@ class Market:
         self._name = name
         self._regions = regions
         self._patterns = patterns
-        self._monotonic_s = monotonic_s
         self._prices = Prices(clients, monotonic_s)
-        self._lock = threading.Lock()
-        self._cached_catalog: tuple[float, Catalog] = (0.0, Catalog())
+        self._cache = TimedCache(monotonic_s)
         fetch = partial(read_scores, clients)
         self.scores = MarketSignal("gcp", "capacity advice's scores", fetch, monotonic_s)
 
@@ -124,7 +128,7 @@ class Market:
                     reservation=row.name,
                     price_source=CONFIGURED if microusd else PREPAID,
                     list_microusd_per_h=list_microusd,
-                    ends_at_us=timestamp_us(row.delete_at_time),
+                    ends_at_us=parse_timestamp_us(row.delete_at_time),
                 )
 
     def _flex_start_offers(self, catalog: Catalog) -> Iterator[Offer]:
@@ -174,14 +178,7 @@ class Market:
 
     def _catalog(self) -> Catalog:
         """Return the catalog, at most a day old. Raises ProviderError."""
-        now_s = self._monotonic_s()
-        with self._lock:
-            until_s, catalog = self._cached_catalog
-        if now_s >= until_s:
-            catalog = self._read_catalog()
-            with self._lock:
-                self._cached_catalog = (now_s + CATALOG_S, catalog)
-        return catalog
+        return self._cache.get("catalog", self._read_catalog, CATALOG_S)
 
     def _matches(self, instance_type: str) -> bool:
         return any(fnmatchcase(instance_type, pattern) for pattern in self._patterns)

@@ -41,11 +41,11 @@ def split_name(name: str) -> tuple[str, str]:
     return "", ""
 
 
-def target_of(link: str, collection: str = "instances") -> str:
-    """Return the qualified name of an operation's target (".../zones/ZONE/instances/NAME"); "" for
-    a target outside the collection."""
+def target_of(link: str) -> str:
+    """Return the qualified name of an operation's machine (".../zones/ZONE/instances/NAME"); "" for
+    another target."""
     parts = link.split("/")
-    if len(parts) < 4 or parts[-2] != collection or parts[-4] != "zones":
+    if len(parts) < 4 or parts[-2] != "instances" or parts[-4] != "zones":
         return ""
     return qualified_name(parts[-3], parts[-1])
 

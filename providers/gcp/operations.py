@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from providers.base import CapacityType, Instance, InstanceState
+from providers.base import CapacityType, Instance, InstanceState, parse_timestamp_us
 from providers.gcp.clients import Clients
 from providers.gcp.codes import EXISTS, operation_error
 from providers.gcp.names import DEPLOYMENT_TAG, TOKEN_TAG, region_of, split_name, target_of
@@ -63,14 +63,6 @@ def is_done(operation: Any) -> bool:
     return bool(operation.status == type(operation).Status.DONE)
 
 
-def timestamp_us(moment: str) -> int:
-    """Convert RFC 3339 to microseconds since the epoch; 0 for none."""
-    try:
-        return int(datetime.fromisoformat(moment).timestamp() * 1_000_000)
-    except ValueError:
-        return 0
-
-
 def time_before(now_s: float, span: timedelta) -> str:
     """Return the time `span` before `now_s` in the format of filters."""
     time_ = datetime.fromtimestamp(now_s, UTC) - span
@@ -96,7 +88,7 @@ def read_creates(deployment: str, operations: Iterable[Any]) -> list[Create]:
         request_ids = [request_id(deployment, token, n) for n in range(ATTEMPTS)] if token else []
         if row.operation_type != "insert" or row.client_operation_id not in request_ids:
             continue
-        order = (timestamp_us(row.insert_time), request_ids.index(row.client_operation_id))
+        order = (parse_timestamp_us(row.insert_time), request_ids.index(row.client_operation_id))
         if instance_id not in latest or latest[instance_id][:2] < order:
             latest[instance_id] = (*order, row)
     creates = []

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any
 
-from providers.base import Notice, NoticeKind
+from providers.base import Notice, NoticeKind, parse_timestamp_us
 from providers.gcp.clients import Clients
 from providers.gcp.names import target_of
-from providers.gcp.operations import time_before, timestamp_us
+from providers.gcp.operations import time_before
 
 OPERATION_TYPE = "compute.instances.preempted"
 FIRST_WINDOW = timedelta(minutes=10)
@@ -56,7 +56,7 @@ def read_preemptions(operations: Iterable[Any]) -> list[Notice]:
         Notice(
             notice_id="gcp-preempted",
             kind=NoticeKind.PREEMPT,
-            deadline_us=timestamp_us(row.insert_time) + SHUTDOWN_US,
+            deadline_us=parse_timestamp_us(row.insert_time) + SHUTDOWN_US,
             source="operation",
             instance_id=target_of(row.target_link),
             text=row.status_message or "Compute Engine preempts this instance",

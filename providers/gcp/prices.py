@@ -8,10 +8,9 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from providers.base import ProviderError, ThrottledError, UnknownOutcome
+from providers.base import ProviderError, ThrottledError, UnknownOutcome, parse_timestamp_us
 from providers.catalogs.prices import price_file
 from providers.gcp.clients import Clients
-from providers.gcp.operations import timestamp_us
 from providers.gcp.skus import Rates, read_skus, usd_micro
 from providers.gcp.types import MachineType
 
@@ -120,7 +119,7 @@ def read_history(answer: Any) -> int:
     dollars."""
     latest, microusd = -1, 0
     for record in answer.price_history:
-        price, at_us = record.list_price, timestamp_us(record.interval.start_time)
+        price, at_us = record.list_price, parse_timestamp_us(record.interval.start_time)
         if price.currency_code in ("", "USD") and at_us > latest:
             latest, microusd = at_us, usd_micro(price.units, price.nanos)
     return microusd

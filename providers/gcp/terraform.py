@@ -20,21 +20,11 @@ from providers.gcp.setup import (
     services,
     trusted_providers,
 )
-from providers.iam.hcl import Raw, block, label_of
+from providers.iam.hcl import Raw, block, label_of, module_head
 from providers.iam.policy import NODE
 from providers.iam.setup import SetupFacts
 
-_HEAD = """\
-# What spotd needs in this project: `terraform init`, and `terraform apply`.
-terraform {
-  required_providers {
-    google = {
-      source  = "hashicorp/google"
-      version = ">= 5.0"
-    }
-  }
-}
-"""
+_HEAD = module_head("project", "google", "5.0")
 
 
 def terraform(facts: SetupFacts) -> str:

@@ -13,6 +13,21 @@ class Raw(str):
     __slots__ = ()
 
 
+def module_head(account: str, provider: str, version: str) -> str:
+    """Format the head of a root module that needs one of HashiCorp's providers."""
+    return f"""\
+# What spotd needs in this {account}: `terraform init`, and `terraform apply`.
+terraform {{
+  required_providers {{
+    {provider} = {{
+      source  = "hashicorp/{provider}"
+      version = ">= {version}"
+    }}
+  }}
+}}
+"""
+
+
 def block(kind: str, labels: list[str], body: Mapping[str, Any]) -> str:
     """Format one block. A list of mappings among the values becomes nested blocks of that name."""
     header = " ".join([kind, *(json.dumps(label) for label in labels)])

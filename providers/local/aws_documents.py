@@ -48,12 +48,10 @@ class AwsDocuments:
         *,
         monotonic: Callable[[], float] = time.monotonic,
         wall_us: Callable[[], int] = lambda: time.time_ns() // 1000,
-        new_token: Callable[[], str] = lambda: secrets.token_urlsafe(42),
     ) -> None:
         self._facts = facts
         self._monotonic = monotonic
         self._wall_us = wall_us
-        self._new_token = new_token
         self._lock = threading.Lock()
         self._tokens: dict[str, float] = {}
         self._notices: dict[str, tuple[Notice, int]] = {}
@@ -95,7 +93,7 @@ class AwsDocuments:
         text = request.headers.get(_TTL_HEADER, "")
         if not text.isdecimal() or not 1 <= int(text) <= _TTL_MAX_S:
             return _error(400, "Bad Request")
-        token = self._new_token()
+        token = secrets.token_urlsafe(42)
         self._tokens[token] = self._monotonic() + int(text)
         return MetadataReply(
             200, token.encode(), headers={"X-Aws-Ec2-Metadata-Token-Ttl-Seconds": text}

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from providers.local.access import NoTokenError, token_file
-from providers.local.client import Client, NoResponseError
+from providers.local.client import Client
 
 
 class ControlError(Exception):
@@ -139,24 +137,3 @@ def start(folder: Path, scenario: Path | None = None, port: int = 0) -> RunningC
         raise ControlError("the local cloud did not start: " + "\n".join(output))
     url, token = json.loads(line)["url"], token_file(folder)
     return RunningCloud(url, token, process, Control(url, token))
-
-
-def attach(folder: Path) -> Control:
-    """Connect to the cloud running on `folder`. Raises ControlError if there is none."""
-    try:
-        url = json.loads((folder / "server.json").read_text("utf-8"))["url"]
-        control = Control(url, token_file(folder))
-        control.state()
-    except (OSError, ValueError, NoResponseError) as error:
-        raise ControlError(f"no local cloud runs on {folder}; start one: {error}") from None
-    return control
-
-
-@contextlib.contextmanager
-def running(folder: Path, scenario: Path | None = None, port: int = 0) -> Iterator[RunningCloud]:
-    """Run a local cloud for the duration of the `with` block."""
-    cloud = start(folder, scenario, port)
-    try:
-        yield cloud
-    finally:
-        cloud.stop()

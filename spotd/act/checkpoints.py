@@ -1,4 +1,4 @@
-"""List, verify, pin and remove checkpoints in a job's authority store.
+"""Read HEAD, and list, verify, pin and remove checkpoints in a job's authority store.
 
 Only `digests_of` and `Shard` know what is in a manifest. HEAD, pins and manifests are written by
 machines with a right to their own job's folder alone, and read here with the box's rights to all
@@ -20,6 +20,8 @@ from providers.stores.base import NotFoundError, ObjectStore, StoreConfigError, 
 from providers.stores.base import StoreError as ObjectStoreError
 from providers.stores.multi_store import other_store_urls, store_at
 from spotd import wire
+from spotd.domain.job import HeadSnapshot, Job
+from spotd.store.interface import Store
 from spotd.wire import Head, HeadRef, Manifest, Pin, SavedFolder, Shard
 
 READ_BYTES = 8 << 20
@@ -328,3 +330,34 @@ def remove(
                 store.delete(info.key)
                 gone += 1
     return gone
+
+
+def read_head(objects: ObjectStore, job_id: str, at_us: int) -> HeadSnapshot:
+    """Return HEAD. Raises NotFoundError, other store errors, and WireError."""
+    head = wire.parse_head(objects.get(wire.head_key(job_id))[0])
+    current = head.current
+    return HeadSnapshot(
+        generation=head.generation,
+        step=current.step if current else 0,
+        manifest=current.manifest if current else "",
+        released=head.released,
+        final=head.final,
+        seen_at_us=at_us,
+        read_at_us=at_us,
+    )
+
+
+def record_head(store: Store, job: Job, seen: HeadSnapshot) -> None:
+    """Record HEAD, and alert if it is ahead of the record.
+
+    A generation is recorded before anything is done for it, so a HEAD that is ahead means that the
+    record is older than what runs.
+    """
+    store.jobs.record_head(job.id, seen)
+    now = store.jobs.find(job.id)
+    if now is not None and seen.generation > now.generation:
+        text = (
+            f"HEAD of {job.name} is of generation {seen.generation}, and the record of the job "
+            f"ends at {now.generation}: the database is older than the fleet"
+        )
+        store.deployment.set_quarantine(text, seen.read_at_us)

@@ -25,12 +25,13 @@ from providers.base import (
     ThrottledError,
     UnpreparedError,
 )
+from providers.catalogs.egress import first_tier_prices
+from providers.catalogs.storage import storage_prices
 from providers.stores.base import NotFoundError, ObjectStore
 from providers.stores.base import StoreError as ObjectStoreError
 from spotd import wire
 from spotd.act import image_builder, serial_console
-from spotd.act.checkpoint_terms import terms_for
-from spotd.act.head_reader import read_head, record_head
+from spotd.act.checkpoints import read_head, record_head
 from spotd.act.lease_records import Lend, LendShards, ShardLeases, first_to_end
 from spotd.act.node_link import LinkError, NodeLink
 from spotd.act.saver_env import SaverPackages, send_tools
@@ -47,12 +48,13 @@ from spotd.domain.node_history import UNKNOWN, FleetHistory
 from spotd.domain.plan import Effect
 from spotd.domain.units import S
 from spotd.domain.view import View
+from spotd.planner.core.checkpoint_interval import WITHIN_S, CheckpointTerms, terms_of
 from spotd.planner.core.expiry import expiry_tags, life_limit_s
 from spotd.planner.core.next_effect import CALL_DEADLINE_S, claim_for, last_start_us
 from spotd.planner.core.node_bootstrap import addresses_of, agent_config, start_document
-from spotd.planner.core.node_names import gang_name
+from spotd.planner.core.node_names import gang_name, machine_tags
 from spotd.planner.core.reservation_end import with_ends
-from spotd.planner.core.shard_stores import StorePlace, place_among, place_of
+from spotd.planner.core.shard_stores import StorePlace, gb_microusd, place_among, place_of
 from spotd.planner.offers.cooldowns import refusal_code
 from spotd.security.secrets import JobKeys, host_key
 from spotd.store.audit import AuditRow
@@ -234,11 +236,13 @@ def launch_request(effect: Effect, keys: JobKeys, deployment: str) -> LaunchRequ
         instance_type=node.offer.instance_type,
         capacity_type=node.offer.capacity_type,
         tags={
-            "spotd-deployment": deployment,
-            "spotd-job": job.id,
-            "spotd-generation": str(node.generation),
-            "spotd-rank": str(node.rank),
-            "spotd-token": node.token,
+            **machine_tags(
+                deployment,
+                job_id=job.id,
+                generation=node.generation,
+                rank=node.rank,
+                token=node.token,
+            ),
             **expiry_tags(node),
         },
         ssh_user="spotd",
@@ -450,3 +454,15 @@ _CALLS: dict[EffectKind, Callable[[Effect, EffectContext], Record]] = {
     EffectKind.IMAGE: _image,
     EffectKind.TERMINATE: _terminate,
 }
+
+
+def terms_for(
+    job: Job, node: Node, store: Store, place: StorePlace, now_us: int
+) -> CheckpointTerms:
+    """The terms for a program that chooses its own checkpoint interval. `place` is where the
+    machine's shards go. Raises StoreError."""
+    lives = store.node_history.observed_lifetimes(now_us - int(WITHIN_S * S))
+    gb = gb_microusd(node.offer, place, first_tier_prices())
+    storage_price = storage_prices().get(place.cloud)
+    put = storage_price.microusd_per_1000_writes / 1000 if storage_price else None
+    return terms_of(node.offer, lives, job.spec.num_nodes, gb, put)

@@ -97,14 +97,14 @@ def log_in(host: JumpHost, connect_s: float = CONNECT_S) -> tuple[Connection, Fo
     return connection, cast("Forwarder", connection.transport)
 
 
-def try_out(host: JumpHost, limit_s: float = CONNECT_S) -> str:
+def try_out(host: JumpHost) -> str:
     """Log in over a separate connection and forward one to its own SSH port; return the findings.
 
     Raises JumpError with what to do.
     """
-    connection, transport = log_in(host, limit_s)
+    connection, transport = log_in(host, CONNECT_S)
     try:
-        transport.forward("127.0.0.1", 22, limit_s).close()
+        transport.forward("127.0.0.1", 22, CONNECT_S).close()
     except ForwardError as error:
         if error.prohibited:
             raise JumpError(forbidden(host, "machines", str(error))) from None

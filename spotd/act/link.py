@@ -87,18 +87,16 @@ def node_words(node: Node) -> str:
 class SshLink:
     """Implements `act.node_link.NodeLink` over SSH, one connection per call.
 
-    No connection takes longer than `connect_s`. `way(provider)` connects to machines that are not
+    No connection takes longer than CONNECT_S. `way(provider)` connects to machines that are not
     reached directly.
     """
 
     def __init__(
         self,
         bundle: Bundle,
-        connect_s: float = CONNECT_S,
         way: Callable[[str], Dial | None] = lambda _provider: None,
     ) -> None:
         self.bundle = bundle
-        self.connect_s = connect_s
         self._way = way
 
     def boot(self, node: Node, keys: JobKeys, config: AgentConfig, deadline_s: float) -> None:
@@ -196,7 +194,7 @@ class SshLink:
     ) -> Connection:
         """A connection to the node, for calls within `deadline_s`. Raises SshError."""
         address, dial = address_of(node, keys), self._way(node.offer.provider)
-        return connect(address, keys.user.private, self.connect_s, deadline_s=deadline_s, dial=dial)
+        return connect(address, keys.user.private, CONNECT_S, deadline_s=deadline_s, dial=dial)
 
     def ship(self, connection: Connection, deadline_s: float = SHIP_S) -> None:
         """Put this version's bundle on the node, beside others. Raises SshError, LinkError."""

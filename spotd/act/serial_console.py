@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable
 
 import structlog
 
-from providers.base import Provider
-from providers.serial_console import SerialConsole
+from providers.base import Provider, SerialConsole
 from spotd import wire
 from spotd.domain.events import Event, Severity
 from spotd.domain.node import Node

@@ -15,8 +15,7 @@ from providers.dollars import format_microusd
 from spotd.alert_sinks.base import Alert
 from spotd.domain.events import Event, Severity, with_cause
 from spotd.domain.health import ADVICE
-from spotd.domain.lost_work import format_seconds
-from spotd.domain.units import S
+from spotd.domain.units import S, format_seconds
 
 # Slack takes 150 characters in a header and 3000 in a section, but all blocks of a message together
 # only about 13,000.

@@ -43,14 +43,14 @@ def eta_text(progress: dict[str, Any], now: datetime | None = None) -> str:
     return span(-(seconds_since(progress["eta"], now) or 0.0))
 
 
-def progress_pairs(progress: dict[str, Any], now: datetime | None = None) -> Pairs:
+def progress_pairs(progress: dict[str, Any]) -> Pairs:
     """Return how far a job is, and when it ends at its recent rate, or why that is unknown."""
     total = progress["total_steps"]
     done = f"{percent(progress['share'])} of {total:,} steps" if total else ""
     ends = ""
     if progress["eta"]:
         rate = f"{progress['steps_per_s']:.3g} steps/s of the last 24 h, losses included"
-        ends = f"{eta_text(progress, now)}, at {rate}"
+        ends = f"{eta_text(progress)}, at {rate}"
     elif progress["unknown"] != "it has ended":
         ends = f"unknown: {progress['unknown']}"
     return [("progress", done), ("ends in", ends), ("try", progress["try"])]

@@ -1,4 +1,7 @@
-"""Look a host up once, check its address, and use that address, so that DNS cannot change it."""
+"""Addresses of hosts and listeners.
+
+Look a host up once, check its address, and use that address, so that DNS cannot change it.
+"""
 
 from __future__ import annotations
 
@@ -49,3 +52,19 @@ def _plain(address: Address) -> Address:
     """An IPv4 address in IPv6 clothes is what it is."""
     mapped = getattr(address, "ipv4_mapped", None)
     return mapped if mapped is not None else address
+
+
+def split_listen(listen: str, *, example: str) -> tuple[str, int]:
+    """Return (address, port) of "127.0.0.1:9464" or "[::1]:9464".
+
+    Raises ValueError ("what; fix"), which names `example`.
+    """
+    host, _, port = listen.rpartition(":")
+    try:
+        address = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
+        number = int(port) if port.isdecimal() else 0
+    except ValueError:
+        raise ValueError(f"{listen!r} is not an address and port; write {example!r}") from None
+    if not 0 < number < 1 << 16:
+        raise ValueError(f"{listen!r} has no port from 1 to 65535; write {example!r}")
+    return str(address), number

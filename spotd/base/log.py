@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any, TextIO, cast
+from typing import Any, TextIO
 
 import structlog
-from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
+from structlog.typing import EventDict, Processor, WrappedLogger
 
 _HIDDEN = "[hidden]"
 _MIN_SECRET_CHARS = 6  # hiding "yes" or "1" would hide the log instead
@@ -171,11 +171,6 @@ class Sampler(logging.Handler):
                 self._handler.handle(
                     logging.LogRecord(name, level, __file__, 0, text, None, exc_info=None)
                 )
-
-
-def get_logger(name: str) -> FilteringBoundLogger:
-    """Return the logger of a module: `log.info("event in words", job="j...", node="...")`."""
-    return cast("FilteringBoundLogger", structlog.get_logger(name))
 
 
 def under_systemd(environ: Mapping[str, str]) -> bool:

@@ -51,7 +51,7 @@ class ProcessMetrics:
         """Count the calls of the provider from now on and return it.
 
         It is not wrapped: optional abilities of an adapter are found by its type
-        (providers/images.py, serial_console.py), and a wrapper would hide that.
+        (`ImageMaker`, `SerialConsole`), and a wrapper would hide that.
         """
         for verb in VERBS:
             setattr(provider, verb, self._counted(provider.name, verb, getattr(provider, verb)))

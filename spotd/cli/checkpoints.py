@@ -13,8 +13,15 @@ from spotd.base.errors import ExitCode, UserError
 from spotd.base.text import size, span
 from spotd.checkpoint_convert.formats import Format
 from spotd.cli.groups import IntoCommand, group
-from spotd.cli.progress import Progress
-from spotd.cli.render import Column, Output, emit, output_option, print_message, print_table
+from spotd.cli.render import (
+    Column,
+    Output,
+    Progress,
+    emit,
+    output_option,
+    print_message,
+    print_table,
+)
 
 app = group()
 

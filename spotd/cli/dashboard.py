@@ -66,8 +66,8 @@ def _serve(server: DashboardServer, *, browser: bool) -> None:
         if browser and _has_display():
             webbrowser.open(_write_redirect(Path(folder), server.url))
         try:
-            while server.thread.is_alive():
-                server.thread.join(3600)
+            while server.web.thread.is_alive():
+                server.web.thread.join(3600)
         except KeyboardInterrupt:
             return
 

@@ -222,19 +222,12 @@ def _columns(name: str, text: str) -> tuple[Column, ...]:
 
 def _print(checks: list[dict[str, Any]], score: list[dict[str, Any]]) -> None:
     rows = [[_grade(check), check["name"], check["text"]] for check in checks]
-    print_table(
-        (Column("", rank=0), Column("CHECK", rank=0), Column("FINDING", wrap=True, rank=0)), rows
-    )
+    print_table(_columns("CHECK", "FINDING"), rows)
     if score:
         print()
         marks = {True: Cell("good", "green"), False: Cell("look", "yellow"), None: Cell("-")}
         score_rows = [[marks[pillar["good"]], pillar["pillar"], pillar["text"]] for pillar in score]
-        columns = (
-            Column("", rank=0),
-            Column("WHAT PAYS", rank=0),
-            Column("AS IT IS", wrap=True, rank=0),
-        )
-        print_table(columns, score_rows)
+        print_table(_columns("WHAT PAYS", "AS IT IS"), score_rows)
     for check in checks:
         if not check["ok"] or check["doubtful"]:
             print_message(f"{check['name']}: try: {check['try']}")

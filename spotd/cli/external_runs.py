@@ -10,10 +10,10 @@ from pydantic import Field, ValidationError
 from spotd.base.errors import ExitCode, InputError, Problem, UserError
 from spotd.base.section import Section
 from spotd.base.validation import problems_of
+from spotd.domain.units import US_PER_H
 from spotd.money.compare import RunFacts
 from spotd.money.hour_breakdown import Machine, Segment, Span, TimeUse
 from spotd.money.report import Account, Claim, Item, Kind
-from spotd.money.units import US_PER_H
 from spotd.spec.quantities import Usd
 
 _EXAMPLE = "docs/cost.md has an example"

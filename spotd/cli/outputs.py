@@ -11,8 +11,15 @@ from spotd.api_client.client import JOB, connect
 from spotd.api_routes import routes
 from spotd.base.errors import UserError
 from spotd.base.text import age, size
-from spotd.cli.progress import Progress
-from spotd.cli.render import Column, Output, emit, output_option, print_message, print_table
+from spotd.cli.render import (
+    Column,
+    Output,
+    Progress,
+    emit,
+    output_option,
+    print_message,
+    print_table,
+)
 
 SHOWN = 30
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 from providers.stores.base import StoreConfigError, StoreError, check_key
 from providers.stores.local import LocalStore
@@ -131,7 +131,38 @@ def _is_requested(item: dict[str, Any], which: str) -> bool:
     return which in (str(item["step"]), *item["pins"]) if which else bool(item["newest"])
 
 
-class _FilesSink:
+class _FileWriter:
+    """Writes shards into the file that `begin_shard` opened, and reports the progress."""
+
+    def __init__(self, on_progress: OnProgress) -> None:
+        self._on_progress = on_progress
+        self._ref: HeadRef | None = None
+        self._manifest: Manifest | None = None
+        self._done = self._total = 0
+        self._file: IO[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def write(self, part: bytes) -> None:
+        assert self._file is not None  # noqa: S101 - `begin_shard` opened it
+        self._file.write(part)
+        self._done += len(part)
+        self._on_progress(self._done, self._total)
+
+    def end_shard(self) -> None:
+        assert self._file is not None  # noqa: S101 - `begin_shard` opened it
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        self._file = None
+
+
+class _FilesSink(_FileWriter):
     """Sink (spotd.api_client.download) that writes a program's own files.
 
     What is under way is in a folder `.spotd-pull`, so that a second attempt finds it; a file gets
@@ -139,22 +170,11 @@ class _FilesSink:
     """
 
     def __init__(self, root: Path, unit: str, on_progress: OnProgress) -> None:
-        self._root, self._unit, self._on_progress = root, unit, on_progress
+        super().__init__(on_progress)
+        self._root, self._unit = root, unit
         self._work = root / ".spotd-pull"
-        self._manifest: Manifest | None = None
         self._saved: SavedFolder | None = None
-        self._ref: HeadRef | None = None
         self._parts: list[tuple[SavedFile, int, int]] = []  # file, where in it, its size
-        self._done = self._total = 0
-        self._file: IO[bytes] | None = None
-        self._number = 0
-
-    def __enter__(self) -> _FilesSink:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            self._file.close()
 
     def resume(self, item: dict[str, Any]) -> int:
         """Return how many leading shards an earlier attempt has stored; verifies them again."""
@@ -225,20 +245,6 @@ class _FilesSink:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("r+b" if start else "wb")
         self._file.seek(start)
-        self._number = number
-
-    def write(self, part: bytes) -> None:
-        assert self._file is not None  # noqa: S101 - `begin_shard` opened it
-        self._file.write(part)
-        self._done += len(part)
-        self._on_progress(self._done, self._total)
-
-    def end_shard(self) -> None:
-        assert self._file is not None  # noqa: S101 - `begin_shard` opened it
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        self._file = None
 
     def finish(self) -> dict[str, Any]:
         """Give the files their names, times and modes, once every shard has arrived."""
@@ -255,15 +261,7 @@ class _FilesSink:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.symlink_to(link.target)
         shutil.rmtree(self._work)
-        return {
-            "apiVersion": "spotd/v1",
-            "kind": "CheckpointPulled",
-            "step": ref.step,
-            "generation": ref.generation,
-            "bytes": self._total,
-            "files": self._entries(),
-            "manifest": "",
-        }
+        return _pulled(ref, self._total, files=self._entries())
 
     def _place(self, file: SavedFile, manifest: Manifest) -> None:
         assert self._saved is not None  # noqa: S101 - set with the manifest
@@ -289,22 +287,18 @@ def _parts(manifest: Manifest, unit: str) -> Iterator[tuple[SavedFile, int, int]
             start += shard.size
 
 
-class _FolderSink:
+class _FolderSink(_FileWriter):
     """Sink (spotd.api_client.download) that writes the files of a store.
 
     A file gets its name once all of it is verified, and HEAD is written last.
     """
 
     def __init__(self, root: Path, job_id: str, on_progress: OnProgress) -> None:
+        super().__init__(on_progress)
         self._store, self._root = LocalStore(root), root
         self._job_id = job_id
-        self._on_progress = on_progress
         self._first = 0  # shards that an earlier attempt has stored
-        self._ref: HeadRef | None = None
-        self._manifest: Manifest | None = None
-        self._done = self._total = 0
         self._path = root
-        self._file: IO[bytes] | None = None
 
     def resume(self, item: dict[str, Any]) -> int:
         """Return how many leading shards an earlier attempt has stored; verifies them again."""
@@ -324,13 +318,6 @@ class _FolderSink:
             self._on_progress(done, item["bytes"])
         return self._first
 
-    def __enter__(self) -> _FolderSink:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            self._file.close()
-
     def begin_checkpoint(self, ref: HeadRef, manifest: Manifest, data: bytes) -> None:
         self._ref, self._manifest, self._total = ref, manifest, manifest.size
         self._store.put(_job_key(self._job_id, ref.manifest), data)
@@ -341,19 +328,11 @@ class _FolderSink:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._file = self._path.with_name(f"{self._path.name}.part").open("wb")
 
-    def write(self, part: bytes) -> None:
-        assert self._file is not None  # noqa: S101 - `begin_shard` opened it
-        self._file.write(part)
-        self._done += len(part)
-        self._on_progress(self._done, self._total)
-
     def end_shard(self) -> None:
         assert self._file is not None  # noqa: S101 - `begin_shard` opened it
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        Path(self._file.name).replace(self._path)
-        self._file = None
+        written = Path(self._file.name)
+        super().end_shard()
+        written.replace(self._path)
 
     def finish(self) -> dict[str, Any]:
         """Write HEAD, once every shard has arrived."""
@@ -367,15 +346,22 @@ class _FolderSink:
         head = Head(self._job_id, ref.generation, 1, "pulled", "", ref, released=True)
         data = replace(head, final=manifest.final).to_bytes()
         self._store.put(head_key(self._job_id), data)
-        return {
-            "apiVersion": "spotd/v1",
-            "kind": "CheckpointPulled",
-            "step": ref.step,
-            "generation": ref.generation,
-            "bytes": manifest.size,
-            "files": [],
-            "manifest": str(self._root / ref.manifest),
-        }
+        return _pulled(ref, manifest.size, manifest=str(self._root / ref.manifest))
+
+
+def _pulled(
+    ref: HeadRef, size: int, *, files: Sequence[str] = (), manifest: str = ""
+) -> dict[str, Any]:
+    """Return what was pulled: the program's own files, or the manifest in a folder store."""
+    return {
+        "apiVersion": "spotd/v1",
+        "kind": "CheckpointPulled",
+        "step": ref.step,
+        "generation": ref.generation,
+        "bytes": size,
+        "files": [*files],
+        "manifest": manifest,
+    }
 
 
 def _job_key(job_id: str, key: str) -> str:

@@ -1,4 +1,7 @@
-"""Output in the requested form: tables for people, versioned JSON for programs."""
+"""Output in the requested form: tables for people, versioned JSON for programs.
+
+`Progress` is the line on the terminal while something is transferred.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,7 @@ from spotd.cli.local_time import localised
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
+from spotd.base.text import size
 
 HELP = {"help_option_names": ["-h", "--help"]}  # context settings of sub-groups
 _FULL_WIDTH = 1000  # wide enough for every line; that of a pipe
@@ -275,3 +279,23 @@ def print_message(message: str) -> None:
     lead = len(text) - len(text.lstrip(" "))
     for line in wrapped(text.lstrip(" "), width - lead):
         print(" " * lead + line, file=sys.stderr, flush=True)
+
+
+class Progress:
+    """A line on a terminal's stderr that is rewritten in place; nothing if stderr is a pipe."""
+
+    def __init__(self, verb: str) -> None:
+        self._verb = verb
+        self._enabled = sys.stderr.isatty()
+
+    def show(self, done: int, total: int) -> None:
+        """Show that `done` of `total` bytes are done."""
+        if self._enabled:
+            share = 100 * done // total if total else 100
+            line = f"{self._verb} {size(done)} of {size(total)} ({share} %)"
+            print(f"\r{line}\x1b[K", end="", file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        """Erase the line."""
+        if self._enabled:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

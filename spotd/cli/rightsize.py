@@ -25,7 +25,6 @@ from spotd.sizing.advice import advise
 from spotd.sizing.cards import COMMON, Card
 from spotd.sizing.checkpoint_size import saves_data
 from spotd.sizing.fit import VERDICTS
-from spotd.sizing.machines import proposed
 from spotd.sizing.memory import GIB, naive_bytes
 from spotd.sizing.sizes import (
     LIMITS,
@@ -34,6 +33,7 @@ from spotd.sizing.sizes import (
     advice_data,
     around,
     on_offer,
+    proposed,
     size,
     size_data,
     with_hardware,

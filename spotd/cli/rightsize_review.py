@@ -14,9 +14,8 @@ from spotd.base.errors import ExitCode, UserError
 from spotd.base.text import clean, money, percent
 from spotd.cli.durations import duration_s
 from spotd.cli.render import Cell, Column, Output, emit, print_message, print_table
-from spotd.sizing.machines import proposed
 from spotd.sizing.memory import FITS
-from spotd.sizing.sizes import Measured, on_offer
+from spotd.sizing.sizes import Measured, on_offer, proposed
 from spotd.sizing.task import task_of
 
 MOST_OFFERS = 5000

@@ -19,8 +19,7 @@ from spotd.base.errors import ExitCode, UserError
 from spotd.base.text import size
 from spotd.cli.follow import exit_code_for, follow_and_print
 from spotd.cli.job_file import OVERRIDE, env_option, env_values, read_job_file, secret_option
-from spotd.cli.progress import Progress
-from spotd.cli.render import Output, emit, output_option, print_message
+from spotd.cli.render import Output, Progress, emit, output_option, print_message
 from spotd.packaging.archive import find_files, write_archive
 
 if TYPE_CHECKING:

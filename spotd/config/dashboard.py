@@ -10,13 +10,14 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 
-from spotd.base.listen_address import split_listen
-from spotd.base.person_name import is_person
+from spotd.api_routes.person import is_person
+from spotd.base.addresses import split_listen
 from spotd.base.secret_refs import read_secret
 from spotd.base.section import Section
 from spotd.base.validation import Path as Keys
 
 _EXAMPLE = "0.0.0.0:8443"
+_LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
 _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 _SECURE = "set dashboard.tls_certificate and dashboard.tls_key, or dashboard.trusted_proxies"
 
@@ -46,7 +47,7 @@ def is_private(url: str) -> bool:
         parts = urlsplit(url)
     except ValueError:
         return False
-    local = parts.hostname in ("127.0.0.1", "localhost", "::1")
+    local = parts.hostname in _LOCAL_HOSTS
     return bool(parts.hostname) and (parts.scheme == "https" or (parts.scheme == "http" and local))
 
 
@@ -128,11 +129,6 @@ class DashboardSection(Section):
     session_h: float = Field(default=12.0, gt=0, le=720, description="Hours until a new login")
     oidc: OidcSection | None = None
 
-    @property
-    def encrypted(self) -> bool:
-        """Whether spotd itself serves TLS."""
-        return self.tls_certificate is not None
-
 
 def check_dashboard(
     section: DashboardSection, environ: Mapping[str, str]
@@ -175,7 +171,7 @@ def _check_transport(section: DashboardSection) -> Iterator[tuple[Keys, str, str
     elif not https and secure:
         text = f"{section.url} is not encrypted: tokens could be read on the way"
         yield ("dashboard", "url"), text, "write its https:// address"
-    elif not https and urlsplit(section.url).hostname not in ("127.0.0.1", "localhost", "::1"):
+    elif not https and urlsplit(section.url).hostname not in _LOCAL_HOSTS:
         text = f"{section.url} is not encrypted, and not of this machine"
         yield ("dashboard", "url"), text, f"write https://, and {_SECURE}"
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from spotd.base.listen_address import split_listen
+from spotd.base.addresses import split_listen
 from spotd.base.secret_refs import read_secret
 from spotd.base.section import Section
 from spotd.base.validation import Path as Keys

@@ -22,7 +22,6 @@ from spotd.act.effects import DaemonCondition, EffectContext, JobStores, NodeSto
 from spotd.act.jump_hosts import JumpHosts
 from spotd.act.link import SshLink
 from spotd.act.saver_env import SaverEnv
-from spotd.act.secrets import open_job_secrets
 from spotd.act.ssh_access import SshAccess
 from spotd.api.http.app import make_app
 from spotd.api.http.permissions import Permissions
@@ -46,7 +45,6 @@ from spotd.config.changes import check_change
 from spotd.config.clouds import JUMP_KEYS
 from spotd.config.config import Config
 from spotd.config.iam_policies import facts_of, infos_of
-from spotd.config.images import configured_images, makers_of
 from spotd.config.provider_registry import Clouds, build_provider
 from spotd.config.schedule import schedule_of
 from spotd.daemon.condition_alerts import ConditionAlerts
@@ -76,8 +74,11 @@ from spotd.daemon.wiring import (
     AnyServer,
     add_periodic_tasks,
     bucket_settings_of,
+    configured_images,
     credential_leases,
     dashboard_facts,
+    makers_of,
+    open_job_secrets,
     reload_certificates,
     start_servers,
     store_reaches,

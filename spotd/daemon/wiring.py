@@ -5,11 +5,13 @@ Functions that take `config` as a callable read it anew at each use, because SIG
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from starlette.applications import Starlette
 
+from providers.base import Provider
+from providers.images import ImageMaker
 from providers.stores.base import StoreUnavailableError
 from providers.stores.settings import BucketSettings, SettingsError, bucket_settings
 from spotd.act import dataset_prefetch, drill_runner
@@ -30,7 +32,8 @@ from spotd.dashboard.team_server import start_team_server
 from spotd.observe import budgets, drills, idle_gpus, market_alerts
 from spotd.observe.storage_costs import record_job
 from spotd.planner.core.credential_lease import AccessMethod, StoreReach
-from spotd.security.secrets import JobKeys
+from spotd.security.master_key import MasterKeyError
+from spotd.security.secrets import JobKeys, SecretBox, open_secrets
 from spotd.store.interface import Store
 
 # Seconds between checks for leases that are due. The shortest lease is renewed after 300 s.
@@ -228,3 +231,33 @@ def _lease_duration_s(config: Config, leases: CredentialLeases, url: str) -> tup
         return leases.lasting_s(url), ""
     except StoreUnavailableError as error:
         return 0.0, str(error)
+
+
+def makers_of(config: Config, providers: Mapping[str, Provider]) -> dict[str, str]:
+    """Return the cloud make of every provider that makes images."""
+    return {
+        name: entry.kind
+        for name, entry in config.file.providers.items()
+        if isinstance(providers.get(name), ImageMaker)
+    }
+
+
+def configured_images(config: Config) -> dict[str, str]:
+    """Image id -> where it is named."""
+    named = {name: getattr(entry, "image", "") for name, entry in config.file.providers.items()}
+    return {image: f"[providers.{name}] image" for name, image in named.items() if image}
+
+
+def open_job_secrets(store: Store, vault: SecretBox, job_id: str) -> dict[str, str]:
+    """Return the values by name, as of now. A job's own value comes before the deployment's.
+
+    Raises MasterKeyError, also for a secret that no longer exists.
+    """
+    own = open_secrets(vault, job_id, store.jobs.secrets(job_id))
+    job = store.jobs.find(job_id)
+    wanted = set(job.spec.secrets) - set(own) if job is not None else set()
+    stored = open_secrets(vault, "", store.secrets.values(wanted)) if wanted else {}
+    if gone := sorted(wanted - set(stored)):
+        text = f"the secret {gone[0]} of job {job_id} is no longer stored"
+        raise MasterKeyError(text, f"spotctl secret set {gone[0]}")
+    return {**stored, **own}

@@ -12,7 +12,20 @@ from urllib.parse import quote
 from spotd.api_client.client import Target
 from spotd.base.text import percent, seconds_since, span
 from spotd.dashboard.html import Child, Html, el, join
-from spotd.dashboard.visitor import Visitor
+
+
+@dataclass(frozen=True)
+class Visitor:
+    """A logged-in person.
+
+    `allowed` names the actions that the API permits, and `csrf` proves that a form is from a page
+    of this person's session.
+    """
+
+    name: str
+    csrf: str
+    allowed: frozenset[str] = frozenset()
+
 
 WIDE = 5  # columns; a table with more scrolls on a narrow page
 # A sign before each word, so that states can be distinguished without colour.

@@ -13,10 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spotd.api_routes.person import Person
+from spotd.api_routes.person import Person, is_person, uid_of
 from spotd.base.clock import Clock
 from spotd.base.errors import ExitCode, UserError
-from spotd.base.person_name import is_person, uid_of
 from spotd.config.dashboard import OidcSection, is_private
 
 # A public key signs: with a shared secret, whoever can check a token could make one.

@@ -10,16 +10,12 @@ from __future__ import annotations
 
 import hmac
 import secrets
-import socket
-import threading
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from importlib.resources import files
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -31,18 +27,16 @@ from spotd.api_client.client import Target
 from spotd.api_routes import routes
 from spotd.base.connection_limit import Connection
 from spotd.base.errors import UserError
-from spotd.base.server_thread import stop_server
+from spotd.base.server_thread import ServerThread, listen_tcp, server_config
 from spotd.dashboard import events, job, jobs, machine, overview, prices, provider
 from spotd.dashboard.api_cache import ApiCache, PageData, Query
-from spotd.dashboard.components import PageContext
+from spotd.dashboard.components import PageContext, Visitor
 from spotd.dashboard.html import Html
 from spotd.dashboard.layout import page
-from spotd.dashboard.visitor import Visitor
 
 HOST = "127.0.0.1"
 _NAMES = (HOST, "localhost")
 _FILES = {"dash.css": "text/css", "dash.js": "text/javascript", "icon.svg": "image/svg+xml"}
-_START_TIMEOUT_S = 10.0
 # No script, style, picture or request but our own; no form elsewhere; in no frame.
 HEADERS = {
     "Content-Security-Policy": (
@@ -111,51 +105,26 @@ class DashboardServer:
     """A running server. `url` is its address, the secret included."""
 
     url: str
-    server: uvicorn.Server
-    thread: threading.Thread
-    listener: socket.socket
+    web: ServerThread
 
     def stop(self) -> None:
-        """See `stop_server`."""
-        stop_server(self.server, thread=self.thread, listener=self.listener)
+        """See `ServerThread.stop`."""
+        self.web.stop()
 
 
 def start_server(cache: ApiCache, port: int = 0) -> DashboardServer:
     """Serve the data of `cache` on loopback; `port` 0 picks any free one. Raises UserError."""
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((HOST, port))
+        listener = listen_tcp(HOST, port, backlog=64)
     except OSError as error:
-        listener.close()
         message = f"cannot listen on {HOST}:{port}: {error.strerror}"
         raise UserError(message, "another --port, or none for any that is free") from None
-    listener.listen(64)
     port, token = listener.getsockname()[1], secrets.token_urlsafe(32)
-    config = uvicorn.Config(
-        make_app(cache, token, port),
-        http=Connection,
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,  # it would have the secret in it
-        server_header=False,
-        proxy_headers=False,
-        timeout_graceful_shutdown=1,
-    )
-    server = uvicorn.Server(config)
-    thread = threading.Thread(
-        target=server.run, kwargs={"sockets": [listener]}, name="dashboard", daemon=True
-    )
-    thread.start()
-    running = DashboardServer(f"http://{HOST}:{port}/{token}/", server, thread, listener)
-    deadline_s = time.monotonic() + _START_TIMEOUT_S
-    while not server.started:
-        if not thread.is_alive() or time.monotonic() > deadline_s:
-            running.stop()
-            raise UserError("the pages could not be served", "spotctl dashboard again")
-        time.sleep(0.002)
-    return running
+    config = server_config(make_app(cache, token, port), http=Connection, server_header=False)
+    web = ServerThread(config, listener, "dashboard")
+    if not web.start():
+        raise UserError("the pages could not be served", "spotctl dashboard again")
+    return DashboardServer(f"http://{HOST}:{port}/{token}/", web)
 
 
 def make_app(cache: ApiCache, token: str, port: int) -> Starlette:

@@ -17,11 +17,10 @@ from spotd.api.routes.tokens import digest_of
 from spotd.api_client.client import Client
 from spotd.api_routes import routes
 from spotd.api_routes.operation import Operation
-from spotd.api_routes.person import Person
+from spotd.api_routes.person import Person, is_person
 from spotd.base.clock import Clock
-from spotd.base.person_name import is_person
 from spotd.dashboard.actions import ACTIONS
-from spotd.dashboard.visitor import Visitor
+from spotd.dashboard.components import Visitor
 from spotd.domain.events import AuditOutcome
 from spotd.domain.units import S
 from spotd.store.audit import AuditRow

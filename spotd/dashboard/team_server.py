@@ -11,8 +11,6 @@ import asyncio
 import hashlib
 import socket
 import ssl
-import threading
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,7 +19,6 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, urlsplit
 
 import structlog
-import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
@@ -33,11 +30,11 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from spotd.api_client.client import Target
 from spotd.api_routes import routes
+from spotd.base.addresses import split_listen
 from spotd.base.clock import Clock
 from spotd.base.connection_limit import Connection, TlsListener
 from spotd.base.errors import ExitCode, UnreachableError, UserError
-from spotd.base.listen_address import split_listen
-from spotd.base.server_thread import stop_server
+from spotd.base.server_thread import ServerThread, listen_tcp, plain_socket, server_config
 from spotd.config.dashboard import DashboardSection
 from spotd.dashboard import actions
 from spotd.dashboard.api_cache import ApiCache, PageData
@@ -284,15 +281,13 @@ class TeamServer:
     """A running dashboard for a team."""
 
     port: int
-    server: uvicorn.Server
-    thread: threading.Thread
-    listener: socket.socket
+    web: ServerThread
     cache: ApiCache
     certificate: tuple[Path, Path] | None = None
 
     def reload_certificate(self) -> None:
         """Read certificate and key again, for connections from now on. Raises UserError."""
-        context = self.server.config.ssl
+        context = self.web.server.config.ssl
         if context is not None and self.certificate is not None:
             try:
                 # What is refused half-way would leave the context with a certificate and another's
@@ -304,8 +299,8 @@ class TeamServer:
                 raise UserError(text, "check dashboard.tls_certificate and tls_key") from None
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """See `stop_server`."""
-        stop_server(self.server, thread=self.thread, listener=self.listener, timeout_s=timeout_s)
+        """See `ServerThread.stop`."""
+        self.web.stop(timeout_s)
         self.cache.close()
 
 
@@ -375,17 +370,11 @@ def _serve(section: DashboardSection, app: ASGIApp, cache: ApiCache) -> TeamServ
     if section.tls_certificate and section.tls_key:
         certificate = (section.tls_certificate, section.tls_key)
     listener = _listen(section.listen, tls=certificate is not None)
-    config = uvicorn.Config(
+    config = server_config(  # make_team_app wraps the application where proxies are trusted
         app,
         loop="asyncio",  # another would accept without TlsListener.accept
         http=listener.protocol() if isinstance(listener, TlsListener) else Connection,
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
         server_header=False,
-        proxy_headers=False,  # make_team_app wraps it where proxies are trusted
-        timeout_graceful_shutdown=1,
         ssl_certfile=certificate[0] if certificate else None,
         ssl_keyfile=certificate[1] if certificate else None,
         ssl_ciphers=_CIPHERS,
@@ -398,33 +387,18 @@ def _serve(section: DashboardSection, app: ASGIApp, cache: ApiCache) -> TeamServ
         listener.close()
         text = f"dashboard.tls_certificate and tls_key cannot be used: {error}"
         raise UserError(text, "check that they are PEM files that belong together") from None
-    server = uvicorn.Server(config)
-    thread = threading.Thread(
-        target=server.run, kwargs={"sockets": [listener]}, name="spotd-dashboard", daemon=True
-    )
-    thread.start()
     port = listener.getsockname()[1]
-    running = TeamServer(port, server, thread, listener, cache, certificate)
-    deadline_s = time.monotonic() + _START_S
-    while not server.started:
-        if not thread.is_alive() or time.monotonic() > deadline_s:
-            running.stop()
-            raise UserError("the dashboard did not start", "see the daemon's log")
-        time.sleep(0.002)
-    return running
+    web = ServerThread(config, listener, "spotd-dashboard")
+    if not web.start(_START_S):
+        raise UserError("the dashboard did not start", "see the daemon's log")
+    return TeamServer(port, web, cache, certificate)
 
 
 def _listen(listen: str, *, tls: bool) -> socket.socket:
     host, port = split_listen(listen, example="0.0.0.0:8443")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = TlsListener(family) if tls else socket.socket(family, socket.SOCK_STREAM)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(128)
+        return listen_tcp(host, port, backlog=128, make=TlsListener if tls else plain_socket)
     except OSError as error:
-        listener.close()
         text = f"cannot serve the dashboard at {listen}: {error.strerror}"
         advice = "set another dashboard.listen in config.toml; `ss -tlnp` says who has the port"
         raise UserError(text, advice) from error
-    return listener

@@ -32,7 +32,7 @@ from spotd.store.sql_store import open_store
 _ACCOUNT_VARIABLES = re.compile(
     r"(AWS|BOTO|GOOGLE|CLOUDSDK|AZURE)_.*|(HTTPS?|ALL|NO)_PROXY", re.IGNORECASE
 )
-S3, FOLDER = "s3", "folder"  # stores for checkpoints
+S3 = "s3"  # the store for checkpoints; any other word is a folder
 
 
 def main(folder: Path, steps: int | None = None, store: str = S3) -> int:

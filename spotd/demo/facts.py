@@ -11,6 +11,8 @@ from spotd.domain.node import Node
 from spotd.domain.units import S
 from spotd.store.progress import ProgressRow
 
+SLACK_S = 1.0  # between the end of a machine and the listing that reports it
+
 
 @dataclass(frozen=True)
 class Recovery:
@@ -122,13 +124,11 @@ def unreported_steps(progress: Sequence[ProgressRow], fault_us: int) -> int:
     return max(0, (fault_us - last_us) * steps // (last_us - first_us))
 
 
-def orphan_seconds(
-    nodes: Sequence[Node], meter: Sequence[Mapping[str, Any]], now_us: int, slack_s: float = 1.0
-) -> float:
+def orphan_seconds(nodes: Sequence[Node], meter: Sequence[Mapping[str, Any]], now_us: int) -> float:
     """Return the billed machine-seconds that the daemon did not know of.
 
     They are those of an unknown token, of a second machine with the same token, and those after
-    the daemon recorded the node as gone, less `slack_s` for a listing on its way. Machines that
+    the daemon recorded the node as gone, less SLACK_S for a listing on its way. Machines that
     were known but terminated late are counted by `release_delays`.
     """
     by_token = {node.token: node for node in nodes}
@@ -139,7 +139,7 @@ def orphan_seconds(
         if node is None:
             total += float(row["seconds"])
         elif node.machine.gone_at_us:
-            total += max(0.0, (end_us - node.machine.gone_at_us) / S - slack_s)
+            total += max(0.0, (end_us - node.machine.gone_at_us) / S - SLACK_S)
         elif not row["ended_at_us"]:
             total += float(row["seconds"])
     return round(total, 3)

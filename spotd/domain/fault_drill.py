@@ -7,7 +7,6 @@ from enum import Enum
 
 NOTICE_S = 120.0  # that a notice gives which no cloud gave; most clouds give less, AWS as much
 WITHIN_S = 900.0  # to train again
-OVERDUE_DAYS = 31.0
 SLACK_S = 120.0  # after that, for the machine to be gone and for losses to judge by
 
 

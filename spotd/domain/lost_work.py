@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 
 from providers.dollars import format_microusd
 from spotd.domain.node import Node
-from spotd.domain.units import S
+from spotd.domain.units import US_PER_H, S, format_seconds
 from spotd.wire import EXIT_UNFIT
 from spotd.wire.printed_steps import PrintedSteps, main_series
 
-US_PER_H = 3600 * S
 LEAST_S = 1.0  # of a script's time: between its last save and its end is always a moment
 # Exit codes that are not the program's own failure.
 
@@ -159,10 +158,3 @@ def describe_lost_work(lost: LostWork) -> str:
     usd = "" if lost.microusd is None else f" ({format_microusd(lost.microusd)})"
     work = f"{steps}{format_seconds(lost.seconds)} of work{usd}"
     return f"it begins anew: {work} is lost" if lost.anew else f"lost: {work}"
-
-
-def format_seconds(seconds: float) -> str:
-    """Format a duration with two or three digits."""
-    if seconds < 120:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -25,9 +25,8 @@ class NodeLifetime:
     """The life of one requested machine so far; a time is 0 if that has not happened.
 
     `until_us` is until when it is known to have lived: its end, as decided, or when it was last
-    seen or heard. `warned_at_us` is of the first standing notice that takes it away. A machine that
-    continues in another attempt has another lifetime from then on, in which `up` and `trained` are
-    0.
+    seen or heard. A machine that continues in another attempt has another lifetime from then on, in
+    which `trained_at_us` is 0.
     """
 
     node_id: str
@@ -35,10 +34,8 @@ class NodeLifetime:
     asked_at_us: int
     refused: str = ""  # class name in providers.base; "": it was not
     began_at_us: int = 0  # its cloud had it
-    up_at_us: int = 0  # its agent spoke
     trained_at_us: int = 0  # its first step
     until_us: int = 0
-    warned_at_us: int = 0
     left: LeaveReason | None = None  # None: it lives on
 
     @property

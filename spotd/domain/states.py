@@ -64,13 +64,3 @@ def check(old: NodeState, new: NodeState) -> None:
     """Raise IllegalTransitionError unless the table allows `old` to become `new`."""
     if new not in TRANSITIONS[old]:
         raise IllegalTransitionError(f"a node cannot go from {old.value} to {new.value}")
-
-
-def diagram() -> str:
-    """The table as a Mermaid state diagram, for the README."""
-    lines = ["stateDiagram-v2", "    [*] --> launching"]
-    for old in NodeState:
-        lines += [
-            f"    {old.value} --> {new.value}" for new in NodeState if new in TRANSITIONS[old]
-        ]
-    return "\n".join([*lines, "    gone --> [*]"])

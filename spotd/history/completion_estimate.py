@@ -17,18 +17,16 @@ from spotd.domain.node import Node
 from spotd.domain.node_history import LOSSES
 from spotd.domain.phase import keeps
 from spotd.domain.states import NodeState
-from spotd.domain.units import S
+from spotd.domain.units import DAY_US, US_PER_H, S
 from spotd.history.completion_interval import Completion, Measurements, completion
 from spotd.history.recent_rate import named_total
 from spotd.history.spot_value import hazard_of
 from spotd.money.hour_breakdown import Segment, Steps
-from spotd.money.units import US_PER_H
 from spotd.planner.core.remaining_work import GENERATIONS, start_s
 from spotd.planner.core.shard_stores import longest_pause_s
 from spotd.planner.placement.build_situation import speed_of
 from spotd.planner.placement.cost_to_finish import lives_of
 
-DAY_US = 24 * US_PER_H
 HISTORY_US = 7 * DAY_US  # time from which hourly rates are sampled
 SAMPLES = 48  # number of samples in that time
 CUT_S = 600.0  # minimum training time of one stretch, for comparing paces

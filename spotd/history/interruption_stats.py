@@ -12,12 +12,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from spotd.domain.states import LeaveReason
-from spotd.domain.units import S
+from spotd.domain.units import DAY_US, US_PER_H, S
 from spotd.history.intervals import Interval, rate, share
-from spotd.money.units import US_PER_H
 from spotd.planner.core.checkpoint_interval import prior_of
 
-DAY_US = 24 * US_PER_H
 SILENCE_US = 5 * S  # maximum time between messages of a living machine
 WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _EPOCH_WEEKDAY = 3  # 1970-01-01 was a Thursday

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from providers.base import Offer, OfferRequest
 from providers.dollars import format_microusd
 from spotd.domain.events import Event, Severity
-from spotd.domain.units import S
+from spotd.domain.units import S, format_seconds
 
 SPIKE, SPIKE_OVER = "price_spike", "price_spike_over"
 NONE_LEFT, AGAIN = "none_available", "available_again"
@@ -118,7 +118,8 @@ def price_events(
         if why and episode is None:
             started.append((concern, why))
         elif episode is not None and not why:
-            text = f"{_price_text(offer)} again, after {_span(now_us - episode.since_us)}"
+            lasted = format_seconds((now_us - episode.since_us) / S)
+            text = f"{_price_text(offer)} again, after {lasted}"
             yield _end_event(episode, text, terms, alert=True)
     for subject, episode in running.items():
         if subject not in known:
@@ -163,9 +164,9 @@ def capacity_events(
     for waiting in wants:
         long = now_us - waiting.since_us >= terms.patience_s * S
         if long and waiting.name not in running:
-            names = _names(waiting.jobs)
+            names, waited = _names(waiting.jobs), format_seconds((now_us - waiting.since_us) / S)
             text = (
-                f"no {waiting.name} was to be had for {_span(now_us - waiting.since_us)}: {names} "
+                f"no {waiting.name} was to be had for {waited}: {names} "
                 f"{'waits' if len(waiting.jobs) == 1 else 'wait'}"
                 f"{waiting.why and f'; {waiting.why}'}"
             )
@@ -173,9 +174,8 @@ def capacity_events(
     for name, episode in running.items():
         location, at_us = served.get(name, ("", 0))
         if at_us > episode.since_us:
-            text = (
-                f"{name} is to be had again, in {location}, after {_span(at_us - episode.since_us)}"
-            )
+            lasted = format_seconds((at_us - episode.since_us) / S)
+            text = f"{name} is to be had again, in {location}, after {lasted}"
             yield _end_event(episode, text, terms, alert=True)
         elif name not in names_waiting:
             yield _end_event(episode, f"no job waits for {name} any more", terms, alert=False)
@@ -227,8 +227,3 @@ def _names(jobs: Iterable[str]) -> str:
     names = sorted(jobs)
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return ", ".join(names[:NAMED]) + more
-
-
-def _span(us: int) -> str:
-    seconds = us / S
-    return f"{seconds / 60:.0f} min" if seconds < 2 * 3600 else f"{seconds / 3600:.1f} h"

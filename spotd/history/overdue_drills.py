@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from spotd.domain.fault_drill import DrillEnd, DrillKind, FaultDrill
 from spotd.domain.job import Desired, Job
 from spotd.domain.phase import keeps
-from spotd.domain.units import S
-
-_DAY_US = 86_400 * S
+from spotd.domain.units import DAY_US
 
 
 @dataclass(frozen=True)
@@ -47,9 +45,9 @@ def overdue(
     for job in sorted(jobs, key=lambda job: job.name):
         drillable = job.outcome is None and job.desired is Desired.RUN and job.first_step_at_us
         since_us = passed.get(job.name, first.get(job.name, now_us))
-        if not drillable or not keeps(job.spec.checkpoint) or now_us - since_us <= days * _DAY_US:
+        if not drillable or not keeps(job.spec.checkpoint) or now_us - since_us <= days * DAY_US:
             continue
-        age = (now_us - since_us) / _DAY_US
+        age = (now_us - since_us) / DAY_US
         how = "last passed a drill" if job.name in passed else "has run without one for"
         tail = f"{age:.0f} days ago" if job.name in passed else f"{age:.0f} days"
         result.append(OverdueDrill(job, since_us, f"{job.name} {how} {tail}"))

@@ -13,8 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from spotd.domain.units import S
-from spotd.money.units import US_PER_H
+from spotd.domain.units import US_PER_H, S
 
 
 class AttemptEnd(str, Enum):

@@ -17,7 +17,7 @@ from enum import Enum
 from providers.base import Offer
 from spotd.domain.units import S
 from spotd.history.intervals import gamma_quantile
-from spotd.planner.core.checkpoint_interval import ObservedLifetimes, prior_h
+from spotd.planner.core.checkpoint_interval import ObservedLifetimes, pool_beyond_zones, prior_h
 
 COVERAGE = 0.9
 RESTART_S = 240.0  # assumed time from a machine's end to further training, without a record
@@ -42,9 +42,9 @@ class Hazard:
 
 def hazard_of(offer: Offer, lives: Iterable[ObservedLifetimes]) -> Hazard:
     """Return the hazard of the offer's pool (provider, region, type, capacity type)."""
-    pool, losses, hours = _pool(offer.key), 0, 0.0
+    pool, losses, hours = pool_beyond_zones(offer.key), 0, 0.0
     for life in lives:
-        if _pool(life.offer_key) == pool:
+        if pool_beyond_zones(life.offer_key) == pool:
             losses += life.losses
             hours += life.time_us / S / 3600
     shape, total_h = 1 + losses, prior_h(offer) + hours
@@ -52,11 +52,6 @@ def hazard_of(offer: Offer, lives: Iterable[ObservedLifetimes]) -> Hazard:
         gamma_quantile(shape, p) / total_h for p in ((1 - COVERAGE) / 2, (1 + COVERAGE) / 2)
     )
     return Hazard(shape / total_h, low, high, losses, hours, prior_h(offer))
-
-
-def _pool(offer_key: str) -> tuple[str, ...]:
-    provider, region, _zone, *rest = offer_key.split("/")
-    return (provider, region, *rest)
 
 
 @dataclass(frozen=True)

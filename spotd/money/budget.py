@@ -6,14 +6,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from providers.dollars import format_microusd, format_usd
+from spotd.domain.units import DAY_US, US_PER_H
 from spotd.money.formulas import Estimate, estimate_at_completion
 from spotd.money.hour_breakdown import Segment
-from spotd.money.units import US_PER_H
 
 THRESHOLDS = (50, 80, 100)  # percent
 ACTUAL, FORECAST = "actual", "forecast"
 WITHIN, WILL_EXCEED, USED_UP = "within", "will exceed", "used up"
-DAY_US = 24 * US_PER_H
 TOP_JOBS = 3  # that an alert names
 HISTORY_DAYS = 7  # days from which the spread of the forecast is computed
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from spotd.money.units import US_PER_H
+from spotd.domain.units import US_PER_H
 
 GUIDES = (0.5, 0.7)  # shares of the baseline that guides commit to, whatever the prices
 FEW_HOURS = 28 * 24  # fewer do not show the effect of weekends and ends of months

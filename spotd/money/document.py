@@ -7,16 +7,10 @@ from typing import Any
 from spotd.money.counterfactual import Counterfactual
 from spotd.money.hour_breakdown import TimeUse
 from spotd.money.report import Claim, Item, Kind, Report, unexplained
-from spotd.money.savings import Savings, savings_of
-from spotd.money.units import GpuHours, NodeHours, per_hour
-from spotd.money.work_saved import WorkSaved
+from spotd.money.savings import Savings, WorkSaved, savings_of
+from spotd.money.units import GpuHours, NodeHours, per_hour, usd
 
 Data = dict[str, Any]
-
-
-def usd(microusd: int) -> float:
-    """Convert micro-USD to dollars, exact to the micro-dollar."""
-    return round(microusd / 1e6, 6)
 
 
 def report_data(report: Report, claim: Claim | None = None, savings: Savings | None = None) -> Data:

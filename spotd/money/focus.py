@@ -14,9 +14,9 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 from providers.clouds import CLOUDS
+from spotd.domain.units import DAY_US, US_PER_H
 from spotd.money.hour_breakdown import Machine, Segment, Span, TimeUse, split_segment
 from spotd.money.report import Account, Item, Kind, timed
-from spotd.money.units import US_PER_H
 
 VERSION = "1.2"
 COLUMNS = (
@@ -85,7 +85,6 @@ _SERVICES = {
 }
 
 Row = dict[str, str]  # column -> text; "" is null
-DAY_US = 24 * US_PER_H
 # The cost types that a cloud's own budgets include or exclude, and their place in this export.
 COST_TYPES = {
     "usage": "ChargeCategory Usage: every row",

@@ -6,7 +6,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from spotd.money.budget import DAY_US, Spending
+from spotd.domain.units import DAY_US
+from spotd.money.budget import Spending
 
 HISTORY_DAYS = 30  # before the last 24 h, whatever the months
 LEAST_DAYS = 10  # minimum number of days of jobs with any spend, for a baseline

@@ -58,6 +58,11 @@ class Item:
     hedge_lost: bool = False
     cloud: str = ""  # whose it is, or whose price list it is by; "": nobody's
 
+    @classmethod
+    def egress(cls, what: str, gb: float, cost_microusd: int, cloud: str) -> Item:
+        """Return the line of `gb` that left a cloud."""
+        return cls(Kind.EGRESS, "egress", what, gb, "GB", cost_microusd, cloud=cloud)
+
 
 @dataclass(frozen=True)
 class Account:

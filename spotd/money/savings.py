@@ -1,7 +1,7 @@
 """Attribute savings to causes: a chain of counterfactuals from on-demand to what was paid.
 
 Each part is the difference of two neighbours in the chain, so that nothing counts twice and all
-parts add up.
+parts add up. `WorkSaved` is the work that checkpoints saved when machines were lost.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spotd.money.counterfactual import AS_IS, SAME
-from spotd.money.report import Kind, Report
+from spotd.money.hour_breakdown import TimeUse
+from spotd.money.report import Account, Kind, Report, report_of
 
 
 @dataclass(frozen=True)
@@ -88,3 +89,34 @@ def savings_together(jobs: Sequence[Savings], fraction: float | None) -> Savings
     instead = sum(job.instead_microusd for job in jobs)
     paid = sum(job.paid_microusd for job in jobs)
     return Savings(instead, paid, tuple(parts), fraction)
+
+
+@dataclass(frozen=True)
+class WorkSaved:
+    """The work saved from a job's interruptions.
+
+    `microusd` is the cost of surviving steps made before the last interruption, each counted once;
+    `replayed_microusd` that of steps trained again all the same.
+    """
+
+    interruptions: int
+    microusd: int
+    replayed_microusd: int
+
+
+def protected(account: Account) -> WorkSaved:
+    """Return the work that checkpoints saved.
+
+    Without a checkpoint, everything made before an interruption would have been lost with it.
+    Counted for machines that trained and were preempted or lost.
+    """
+    ends = [
+        max(part.end_us for part in machine.stretches)
+        for machine in account.machines
+        if machine.chosen and machine.stretches and machine.details.get("interrupted") == "true"
+    ]
+    if not ends:
+        return WorkSaved(0, 0, 0)
+    before, total = report_of(account, 0, max(ends)), report_of(account)
+    useful, replayed = before.costs.get(TimeUse.USEFUL, 0), total.costs.get(TimeUse.REPLAYED, 0)
+    return WorkSaved(len(ends), useful, replayed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-US_PER_H = 3_600_000_000
+from spotd.domain.units import US_PER_H
 
 
 @dataclass(frozen=True, order=True)
@@ -71,3 +71,8 @@ def share_out(total: int, weights: list[int]) -> list[int]:
     for at in order[: total - sum(parts)]:
         parts[at] += 1
     return parts
+
+
+def usd(microusd: int) -> float:
+    """Convert micro-USD to dollars, exact to the micro-dollar."""
+    return round(microusd / 1e6, 6)

@@ -9,18 +9,10 @@ from spotd.base.clock import Clock
 from spotd.domain.datasets import DataSet
 from spotd.domain.events import Event, Severity
 from spotd.domain.job import Desired
-from spotd.money.budget import (
-    ACTUAL,
-    DAY_US,
-    Budget,
-    BudgetStatus,
-    budget_status,
-    crossings,
-    top_spenders,
-)
+from spotd.domain.units import DAY_US, US_PER_H
+from spotd.money.budget import ACTUAL, Budget, BudgetStatus, budget_status, crossings, top_spenders
 from spotd.money.focus import iso, month_of
 from spotd.money.outliers import outliers
-from spotd.money.units import US_PER_H
 from spotd.observe.job_limits import tell_of_jobs
 from spotd.observe.storage_costs import record_carriage
 from spotd.store.budget_queries import OVERRIDE, carried, override_key, spendings

@@ -6,8 +6,7 @@ from spotd.domain.events import Event, Severity
 from spotd.domain.health import USAGE, use_of
 from spotd.domain.job import Desired, Job
 from spotd.domain.states import NodeState
-from spotd.domain.units import S
-from spotd.money.budget import DAY_US
+from spotd.domain.units import DAY_US, S
 from spotd.store.interface import Store
 
 MOST = 0.10  # of wall clock; guides to training on spot machines have 5 to 10 %

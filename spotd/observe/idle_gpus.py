@@ -13,8 +13,7 @@ from spotd.domain.events import Event, Severity
 from spotd.domain.health import IDLE_BELOW, USAGE, use_of
 from spotd.domain.job import Desired, Job
 from spotd.domain.states import NodeState
-from spotd.domain.units import S
-from spotd.money.budget import DAY_US
+from spotd.domain.units import DAY_US, S
 from spotd.money.idle import ALLOW, PAUSE, Idle, IdlePolicy, Window, idle_gpus
 from spotd.observe.checkpoint_overhead import judge_saves
 from spotd.store.interface import Store

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from providers.dollars import format_microusd, format_usd
 from spotd.domain.events import Event, Severity
 from spotd.domain.job import Job
+from spotd.domain.units import US_PER_H
 from spotd.history.completion_estimate import CompletionEstimate, estimate_completion
 from spotd.money.budget import ACTUAL, FORECAST, new_job_alerts
 from spotd.money.focus import iso
-from spotd.money.units import US_PER_H
 from spotd.store.budget_queries import carried_by
 from spotd.store.events import EventRow
 from spotd.store.interface import Store

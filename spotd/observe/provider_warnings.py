@@ -5,15 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 
-import structlog
-
 from providers.base import Provider
 from providers.warnings import ProviderWarning, WarningSource
 from spotd.base.clock import Clock
 from spotd.domain.events import Event, Severity
 from spotd.store.interface import Store
-
-log = structlog.get_logger(__name__)
 
 
 class ProviderWarnings:

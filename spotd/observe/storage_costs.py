@@ -10,9 +10,8 @@ from spotd.domain.datasets import DataSet
 from spotd.domain.fast_replace import changed
 from spotd.domain.job import Job
 from spotd.domain.market import Market
-from spotd.money.budget import DAY_US
+from spotd.domain.units import DAY_US, US_PER_H
 from spotd.money.focus import month_of, months
-from spotd.money.units import US_PER_H
 from spotd.store.checkpoint_costs import Window
 from spotd.store.dataset_costs import freight_of
 from spotd.store.interface import Store

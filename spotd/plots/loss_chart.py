@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from spotd.plots import svg
 
+WIDTH, HEIGHT = 1000, 380
 LEFT, RIGHT, TOP, FOOT = 64, 24, 56, 52
 
 
@@ -24,8 +25,6 @@ def loss_picture(
     title: str,
     attempts: Sequence[Attempt],
     reference: Mapping[int, float],
-    width: int = 1000,
-    height: int = 380,
 ) -> str:
     """Draw the attempts in their clouds' colours, and the uninterrupted run over them.
 
@@ -36,10 +35,10 @@ def loss_picture(
     reference = dict(_finite(list(reference.items())))
     points = [point for attempt in attempts for point in attempt.losses] + list(reference.items())
     if not points:
-        return svg.picture(width, height, [svg.text(16, 26, title, size=16)], title)
+        return svg.picture(WIDTH, HEIGHT, [svg.text(16, 26, title, size=16)], title)
     last = max(step for step, _ in points)
     high, low = max(loss for _, loss in points), min(loss for _, loss in points)
-    plot_w, plot_h = width - LEFT - RIGHT, height - TOP - FOOT
+    plot_w, plot_h = WIDTH - LEFT - RIGHT, HEIGHT - TOP - FOOT
 
     def place(step: float, loss: float) -> tuple[float, float]:
         share = (high - loss) / max(high - low, 1e-9)
@@ -66,10 +65,10 @@ def loss_picture(
         parts.append(
             svg.curve([place(s, v) for s, v in sorted(reference.items())], svg.BLACK, width=1.2)
         )
-    parts.append(svg.text(LEFT + plot_w, height - 10, "step", size=11, anchor="end"))
+    parts.append(svg.text(LEFT + plot_w, HEIGHT - 10, "step", size=11, anchor="end"))
     key = "coloured: the preempted job, by cloud; thin black: the same job uninterrupted"
-    parts.append(svg.text(LEFT, height - 10, key, size=11))
-    return svg.picture(width, height, parts, title)
+    parts.append(svg.text(LEFT, HEIGHT - 10, key, size=11))
+    return svg.picture(WIDTH, HEIGHT, parts, title)
 
 
 def _finite(losses: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:

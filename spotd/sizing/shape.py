@@ -86,11 +86,6 @@ class Shape:
         ends = self.embedding_parameters + self.head_parameters + self.hidden
         return self.layers * self.layer_parameters + ends
 
-    @property
-    def matmul_parameters(self) -> int:
-        """Return the parameters that each token is multiplied with; embedding look-ups are free."""
-        return self.layers * self.linear_parameters + self.vocab * self.hidden
-
 
 def of_config(config: Mapping[str, Any], name: str = "") -> Shape:
     """Return the shape that a Hugging Face config.json describes.

@@ -1,4 +1,5 @@
-"""One task on one kind and number of GPUs: whether it fits, how long it takes, what it costs."""
+"""One task on one kind and number of GPUs: whether it fits, how long it takes, what it costs, and
+how many machines of an offer to propose."""
 
 from __future__ import annotations
 
@@ -227,3 +228,29 @@ def advice_data(fits: Iterable[Advice]) -> list[dict[str, Any]]:
         }
         for one in fits
     ]
+
+
+NODES = (1, 2, 3, 4, 6, 8)  # that are tried
+
+
+def proposed(
+    task: Task, offer: Mapping[str, Any], measured: Measured | None = None, within_h: float = 0.0
+) -> list[dict[str, Any]]:
+    """Return the fewest machines on which it may fit, and the fewest on which it does, by default
+    or with options that leave all state on the GPUs.
+
+    If these take longer than `within_h` (0.0 for no limit), also the fewest that are in time. One
+    machine if it fits no number that is tried. `late` says which take longer.
+    """
+    proposals: dict[tuple[str, bool, bool], dict[str, Any]] = {}
+    for nodes in NODES:
+        one = on_offer(task, offer, nodes, measured)
+        if one is None:
+            break
+        late = bool(within_h and one["hours"] and one["hours"] > within_h)
+        key = (one["verdict"], one["on_the_gpu"], late)
+        proposals.setdefault(key, {**one, "late": late})
+        if one["on_the_gpu"] and not late:
+            break
+    fitting = [one for (word, *_), one in proposals.items() if word != DOES_NOT_FIT]
+    return fitting or list(proposals.values())[:1]

@@ -14,7 +14,7 @@ from spotd.spec.findings import Findings
 from spotd.spec.quantities import Usd
 
 
-def _text_keys(value: Any) -> Any:
+def text_keys(value: Any) -> Any:
     """Convert keys to text: YAML reads 50 as a number, but JSON keys are text."""
     return {str(key): item for key, item in value.items()} if isinstance(value, dict) else value
 
@@ -30,7 +30,7 @@ class Budget(Block):
         default=None,
         description="Number of preempted or lost machines that the job survives; the next ends it",
     )
-    routes: Annotated[dict[Literal["50", "80", "100"], str], BeforeValidator(_text_keys)] = Field(
+    routes: Annotated[dict[Literal["50", "80", "100"], str], BeforeValidator(text_keys)] = Field(
         default={},
         description="Alert routes by percent of max_cost_usd; the job's own alerts by default",
     )

@@ -15,12 +15,13 @@ from spotd.domain.container import container_of, full_name
 from spotd.domain.images import PREFIX as BAKED
 from spotd.domain.images import baked_of, check_name
 from spotd.spec.block import Block, Ignored, Refused
-from spotd.spec.budget import Budget
+from spotd.spec.budget import Budget, text_keys
 from spotd.spec.checkpoint_every import EveryField
 from spotd.spec.model import ModelBlock
 from spotd.spec.mounts import Storage, parse_mount
 from spotd.spec.prefetch import StageAhead
 from spotd.spec.quantities import (
+    MAX_STEPS,
     AcceleratorField,
     Bytes,
     Cpus,
@@ -30,8 +31,8 @@ from spotd.spec.quantities import (
     Priority,
     StoreUrl,
     Usd,
+    WorkField,
 )
-from spotd.spec.work import MAX_STEPS, WorkField
 
 ExitCodeNumber = Annotated[int, Field(ge=1, le=255)]
 ExitCodes = Annotated[
@@ -357,10 +358,6 @@ Scalar = Annotated[
 ]
 
 
-def _text_keys(value: Any) -> Any:
-    return {str(key): item for key, item in value.items()} if isinstance(value, dict) else value
-
-
 def _is_names(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
@@ -377,11 +374,11 @@ class JobFile(Block):
     file_mounts: dict[
         str, Annotated[Storage, BeforeValidator(parse_mount, json_schema_input_type=str | Storage)]
     ] = Field(default={}, description="Path on the node: local path, or s3://, gs:// or az://")
-    envs: Annotated[dict[str, Scalar], BeforeValidator(_text_keys)] = Field(default={})
+    envs: Annotated[dict[str, Scalar], BeforeValidator(text_keys)] = Field(default={})
     secrets: Annotated[
         dict[str, Scalar],
         BeforeValidator(
-            lambda value: dict.fromkeys(value) if _is_names(value) else _text_keys(value),
+            lambda value: dict.fromkeys(value) if _is_names(value) else text_keys(value),
             json_schema_input_type=dict[str, Scalar] | list[str],
         ),
     ] = Field(

@@ -78,7 +78,7 @@ def back_up(url: str, file: Path, now_us: int, find: Program | None = None) -> N
         _sync(file)
 
 
-def restore(url: str, file: Path, now_us: int, find: Program | None = None) -> str:
+def restore(url: str, file: Path, now_us: int) -> str:
     """Restore the backup `file` as the database at `url`, where none may exist, upgrade its schema,
     and leave it in quarantine; returns the reason.
 
@@ -92,7 +92,7 @@ def restore(url: str, file: Path, now_us: int, find: Program | None = None) -> s
         raise StoreError(f"{file} is a backup of {here}, and database.url is {there}")
     if target is not None:
         return _restore_sqlite(target, file, size, now_us)
-    return _restore_postgres(url, file, now_us, find or _find)
+    return _restore_postgres(url, file, now_us)
 
 
 @contextmanager
@@ -275,7 +275,7 @@ def _dump(url: str, file: Path, reason: str, find: Program) -> None:
             opened.write(_MARK.format(reason=reason).encode())
 
 
-def _restore_postgres(url: str, file: Path, now_us: int, find: Program) -> str:
+def _restore_postgres(url: str, file: Path, now_us: int) -> str:
     """Restore with the quarantine first: a kill before the upgrade leaves it in quarantine."""
     if _revision(url) is not None:
         raise StoreError(
@@ -289,7 +289,7 @@ def _restore_postgres(url: str, file: Path, now_us: int, find: Program) -> str:
     settings = ("--set=ON_ERROR_STOP=1", "--single-transaction", "--quiet", "--no-psqlrc")
     inputs = (f"--set=reason={reason}", f"--file={file}", "--file=-")
     stdin = _FREE + (_MARK_RESTORED if knows else _MARK_OLDER)
-    _run(find, "psql", url, *settings, *inputs, stdin=stdin)
+    _run(_find, "psql", url, *settings, *inputs, stdin=stdin)
     upgrade(url)
     with closing(_open(url, now_us)) as store:
         quarantine = store.deployment.quarantine()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from spotd.money.budget import DAY_US, Spending, StorageSpending
+from spotd.domain.units import DAY_US
+from spotd.money.budget import Spending, StorageSpending
 from spotd.store.interface import Store
 from spotd.store.ledger import stretch_of
 

@@ -10,13 +10,12 @@ from providers.catalogs.storage import GB, StoragePrice, storage_price_of, stora
 from spotd.domain.job import Job
 from spotd.domain.market import Market
 from spotd.domain.node import Node
+from spotd.domain.units import MONTH_H, US_PER_H
 from spotd.money.focus import months
 from spotd.money.report import Item, Kind
-from spotd.money.units import US_PER_H
 from spotd.planner.core.shard_stores import StorePlace, gb_microusd, place_of, store_of
 from spotd.store.checkpoints import CheckpointRow
 
-MONTH_H = 730  # that storage is prorated by
 NO_STORE_PRICE = "what {name}'s checkpoints cost in {store} is not known: no price is listed"
 NO_NEAR_PRICE = "what {name}'s shards cost in stores of {cloud} is not known: no price is listed"
 NO_WAY_BACK = "what {name}'s checkpoints cost on their way from {away} to {place} is not known"
@@ -29,6 +28,9 @@ class Window:
 
     since_us: int
     until_us: int
+
+    def __contains__(self, at_us: int) -> bool:
+        return self.since_us <= at_us < self.until_us
 
 
 def storage(
@@ -125,7 +127,7 @@ def restores(
     totals: dict[str, tuple[float, int]] = {}
     unknown: list[str] = []
     for row, node in resumed(first, rows):
-        if not window.since_us <= node.training.claimed_at_us < window.until_us:
+        if node.training.claimed_at_us not in window:
             continue
         for away, size in _parts(job, row, first.get(row.generation), market):
             price = out_microusd(node, away, leaving)
@@ -137,15 +139,7 @@ def restores(
                 gb, cost = totals.get(away.cloud, (0.0, 0))
                 totals[away.cloud] = gb + size / 1e9, cost + round(size / 1e9 * price)
     items = [
-        Item(
-            kind=Kind.EGRESS,
-            phase="egress",
-            what=f"restores out of {cloud}, list price",
-            quantity=gb,
-            unit="GB",
-            cost_microusd=cost,
-            cloud=cloud,
-        )
+        Item.egress(f"restores out of {cloud}, list price", gb, cost, cloud)
         for cloud, (gb, cost) in sorted(totals.items())
     ]
     return items, list(dict.fromkeys(unknown))

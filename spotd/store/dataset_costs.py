@@ -38,23 +38,23 @@ def freight_of(
     brought = [row for row in rows if not row.node_id]
     items, unknown = _lying(job, brought, market, window, now_us)
     for row in brought:
-        if not window.since_us <= row.began_at_us < window.until_us:
+        if row.began_at_us not in window:
             continue
         gb, cloud = row.bytes / 1e9, place_among(row.url, market.places).cloud
         what = f"data brought ahead to {row.url}, list price"
         if row.egress_microusd:
-            fields = (Kind.EGRESS, "egress", what, gb, "GB", row.egress_microusd)
-            items.append(Item(*fields, cloud=cloud))
+            items.append(Item.egress(what, gb, row.egress_microusd, cloud))
         if row.requests_microusd:
-            fields = (
-                Kind.STORAGE,
-                "storage",
-                f"requests of {what}",
-                gb,
-                "GB",
-                row.requests_microusd,
+            item = Item(
+                kind=Kind.STORAGE,
+                phase="storage",
+                what=f"requests of {what}",
+                quantity=gb,
+                unit="GB",
+                cost_microusd=row.requests_microusd,
+                cloud=cloud,
             )
-            items.append(Item(*fields, cloud=cloud))
+            items.append(item)
     read = [row for row in rows if row.node_id]
     more, missing = _read(job, {node.id: node for node in nodes}, read, market, window)
     return items + more, unknown + missing
@@ -114,8 +114,7 @@ def _read(
     unknown: list[str] = []
     for row in rows:
         node = nodes.get(row.node_id)
-        begins = window.since_us <= row.began_at_us < window.until_us
-        if node is None or not begins or row.url.startswith("dataset://"):
+        if node is None or row.began_at_us not in window or row.url.startswith("dataset://"):
             continue
         at, gb = place_among(row.url, market.places), row.bytes / 1e9
         price, by = out_microusd(node, at, leaving), "list price"
@@ -131,5 +130,5 @@ def _read(
     items = []
     for (cloud, by), (gb, cost) in sorted(totals.items()):
         what = f"data that machines read out of {cloud or 'elsewhere'}, {by}"
-        items.append(Item(Kind.EGRESS, "egress", what, gb, "GB", cost, cloud=cloud))
+        items.append(Item.egress(what, gb, cost, cloud))
     return items, list(dict.fromkeys(unknown))

@@ -135,7 +135,7 @@ class MetricRecords:
     projects: Mapping[str, str] = field(default_factory=dict)
 
 
-_nodes, _notices, _jobs = schema.nodes.c, schema.notices.c, schema.jobs.c
+_nodes, _jobs = schema.nodes.c, schema.jobs.c
 _saves, _segments, _events = schema.checkpoints.c, schema.segments.c, schema.events.c
 _carriage, _duties, _providers = schema.carriage.c, schema.duties.c, schema.providers.c
 USE_US = 15 * 60 * S

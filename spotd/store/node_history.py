@@ -25,7 +25,7 @@ from spotd.store.rows import NOT_GONE
 from spotd.store.session import Repository, read
 
 MOST_STAYS = 5000  # the newest: a fleet that asks for more a month learns from a shorter past
-_nodes, _notices = schema.nodes.c, schema.notices.c
+_nodes = schema.nodes.c
 _HEARD = case((_nodes.heard_at_us > _nodes.seen_at_us, _nodes.heard_at_us), else_=_nodes.seen_at_us)
 _HERE = _nodes.moved_at_us > 0  # it was up already, in the attempt before
 _STAYS = (
@@ -35,13 +35,10 @@ _STAYS = (
         case((_HERE, _nodes.moved_at_us), else_=_nodes.requested_at_us).label("asked_at_us"),
         case((_nodes.instance_id == "", _nodes.launch_error_code), else_="").label("refused"),
         _nodes.launched_at_us.label("began_at_us"),
-        case((_HERE, 0), else_=_nodes.hello_at_us).label("up_at_us"),
         case((_HERE, 0), else_=_nodes.first_step_at_us).label("trained_at_us"),
         case((_nodes.left_at_us > 0, _nodes.left_at_us), else_=_HEARD).label("until_us"),
-        func.coalesce(FIRST_WARNINGS.c.heard, 0).label("warned_at_us"),
         _nodes.leave_reason,
     )
-    .outerjoin(FIRST_WARNINGS, FIRST_WARNINGS.c.node_id == _nodes.id)
     .order_by(_nodes.requested_at_us.desc(), _nodes.id.desc())
     .limit(MOST_STAYS)
 )
@@ -53,7 +50,7 @@ def _stay(row: RowMapping) -> NodeLifetime:
     return NodeLifetime(**values, left=LeaveReason(left) if left else None)
 
 
-_nodes, _notices, _jobs = schema.nodes.c, schema.notices.c, schema.jobs.c
+_nodes, _jobs = schema.nodes.c, schema.jobs.c
 _RESUMES = and_(
     _nodes.rank == 0,
     _jobs.first_step_at_us > 0,

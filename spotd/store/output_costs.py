@@ -79,14 +79,6 @@ def _egress(
             unknown.append(NO_EGRESS.format(name=job.name, place=where, store=url))
         elif microusd:
             gb = row.new_bytes / 1e9
-            item = Item(
-                kind=Kind.EGRESS,
-                phase="egress",
-                what=f"outputs out of {where}, list price",
-                quantity=gb,
-                unit="GB",
-                cost_microusd=round(gb * microusd),
-                cloud=node.offer.cloud,
-            )
-            items.append(item)
+            what, cost = f"outputs out of {where}, list price", round(gb * microusd)
+            items.append(Item.egress(what, gb, cost, node.offer.cloud))
     return items, list(dict.fromkeys(unknown))

@@ -20,7 +20,7 @@ from spotd.store.codec import decode_offer, decode_spec, encode
 from spotd.wire.parts import build, field_names, values_of
 from spotd.wire.printed_steps import PrintedSteps, parse_printed_steps
 
-_jobs, _nodes, _notices = schema.jobs.c, schema.nodes.c, schema.notices.c
+_nodes, _notices = schema.nodes.c, schema.notices.c
 
 
 class NodeRow(Protocol):

@@ -84,11 +84,7 @@ def egress(
     unknown: list[str] = []
     for row in rows:
         node = first.get(row.generation)
-        if (
-            node is None
-            or row.near_bytes >= row.new_bytes
-            or not window.since_us <= row.committed_at_us < window.until_us
-        ):
+        if node is None or row.near_bytes >= row.new_bytes or row.committed_at_us not in window:
             continue
         price = gb_microusd(node.offer, place, leaving)
         where = f"{node.offer.provider}/{node.offer.region}"
@@ -100,15 +96,7 @@ def egress(
             size_gb = (row.new_bytes - row.near_bytes) / 1e9
             totals[where, node.offer.cloud] = gb + size_gb, cost + round(size_gb * price)
     items = [
-        Item(
-            kind=Kind.EGRESS,
-            phase="egress",
-            what=f"checkpoints out of {where}, list price",
-            quantity=gb,
-            unit="GB",
-            cost_microusd=cost,
-            cloud=cloud,
-        )
+        Item.egress(f"checkpoints out of {where}, list price", gb, cost, cloud)
         for (where, cloud), (gb, cost) in totals.items()
     ]
     return items, list(dict.fromkeys(unknown))
@@ -138,12 +126,12 @@ def requests(
         totals[what, cloud] = before + times, cost + round(times * each / 1000)
 
     for row in rows:
-        if window.since_us <= row.committed_at_us < window.until_us:
+        if row.committed_at_us in window:
             for cloud, size in _lies(row, first.get(row.generation), own, row.new_bytes):
                 count("writes", cloud, -(-size // PART_BYTES))
             count("writes", own, COMMIT_WRITES)
     for row, node in resumed(first, rows):
-        if window.since_us <= node.training.claimed_at_us < window.until_us:
+        if node.training.claimed_at_us in window:
             for cloud, size in _lies(row, first.get(row.generation), own, row.bytes):
                 count("reads", cloud, -(-size // PART_BYTES))
     return [

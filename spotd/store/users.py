@@ -100,12 +100,6 @@ class UserRepository(Repository):
         tx.conn.execute(update(schema.admissions).where(where).values(dismissed_at_us=at_us))
 
 
-def job_owners(conn: Connection) -> dict[str, str]:
-    """The user of each unfinished job, by job id."""
-    query = select(_jobs.id, _jobs.user_name).where(_jobs.outcome.is_(None)).order_by(_jobs.id)
-    return {row.id: row.user_name for row in conn.execute(query)}
-
-
 def disabled_users(conn: Connection) -> list[DisabledUser]:
     """All disabled users, by name."""
     names = DisabledUser.__dataclass_fields__

@@ -16,6 +16,7 @@ from providers.fault_injection import FaultInjector
 from spotd.api_routes import routes
 from spotd.api_routes.operation import Endpoint
 from spotd.base.errors import UserError
+from spotd.domain.phase import FINISHED
 from spotd.verify.interruption_report import Milestone, TestObservations, milestones
 
 # The job's total cost and duration are limited by the daemon: see interruption_job.py.
@@ -24,7 +25,6 @@ SAVE_TIMEOUT_S = 3600.0  # from the first step to a checkpoint
 RESUME_TIMEOUT_S = 3600.0  # from the notice to a step on the replacement
 END_TIMEOUT_S = 900.0  # from cancellation until every machine is gone
 POLL_S = 1.0
-_FINISHED = ("succeeded", "failed", "cancelled")
 
 
 class InterruptionTestError(Exception):
@@ -117,7 +117,7 @@ class InterruptionTest:
         while time.monotonic() < started_s + END_TIMEOUT_S:
             self._refresh()
             remaining = [node for node in self.observations.job["nodes"] if node["state"] != "gone"]
-            if not remaining and self.observations.job["phase"] in _FINISHED:
+            if not remaining and self.observations.job["phase"] in FINISHED:
                 break
             time.sleep(POLL_S)
         else:
@@ -177,7 +177,7 @@ class InterruptionTest:
 
     def _check_runs(self) -> None:
         job = self.observations.job
-        if job["phase"] in _FINISHED:
+        if job["phase"] in FINISHED:
             message = f"the job {job['phase']} before it was over"
             raise InterruptionTestError(
                 f"{message}: {job['outcome_text'] or 'it has no more steps'}"

@@ -37,6 +37,7 @@ from spotd.domain.fast_replace import changed
 from spotd.domain.node import Node, NodeAddress
 from spotd.domain.states import NodeState
 from spotd.observe.stream import NodeStream
+from spotd.planner.core.node_names import machine_tags
 from spotd.planner.core.orphan_policy import LIVE_TAG
 from spotd.security.secrets import JobKeys, host_key
 from spotd.wire import HELLO, AgentConfig
@@ -191,11 +192,9 @@ class Proof:
             instance_type=offer.instance_type,
             capacity_type=offer.capacity_type,
             tags={
-                "spotd-deployment": self.deployment,
-                "spotd-job": self.token,
-                "spotd-generation": "1",
-                "spotd-rank": "0",
-                "spotd-token": self.token,
+                **machine_tags(
+                    self.deployment, job_id=self.token, generation=1, rank=0, token=self.token
+                ),
                 EXPIRES_TAG: str(int(time.time() + MAX_DURATION_S)),
                 UNATTENDED_TAG: str(int(MAX_DURATION_S)),
                 LIVE_TAG: "1",

@@ -11,11 +11,11 @@ import pytest
 
 from providers.base import AuthError, InstanceState, OfferRequest, Provider
 from providers.images import ImageMaker
-from providers.local.control import RunningCloud, running
+from providers.local.control import RunningCloud
 from providers.split_credentials import SplitProvider
 from providers.warnings import ProviderWarning
 from spotd.config.provider_registry import build_provider
-from tests.fixtures.local_cloud import launch_request, launch_running
+from tests.fixtures.local_cloud import launch_request, launch_running, running
 from tests.fixtures.waiting import until
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spotd.history.loss_continuity import MOST_SIGMAS, sigmas_off
+from spotd.history.drill_judgement import MOST_SIGMAS, sigmas_off
 from spotd.wire import EXIT_FINISHED, HeadRef
 from tests.fixtures.waiting import LIMIT_S
 from tests.trainer.rig import AgentEnd, Trainer

@@ -16,7 +16,7 @@ from providers.stores.base import NotFoundError
 from trainer.caches.index import CachedFile, Index, Part, part_key
 from trainer.caches.tree import STAGING_FOLDER, File
 from trainer.caches.upload import Cache
-from trainer.mounts.retries import with_retries
+from trainer.mounts.copy import with_retries
 
 MAX_PARALLEL = 8  # parallel downloads
 ATTEMPTS, PAUSE_S = 3, 0.5

@@ -192,7 +192,7 @@ def find_units(folder: Path, rules: Rules = ALL_FILES) -> list[Unit]:
     return sorted(units, key=lambda unit: (unit.changed_ns, unit.number is None))
 
 
-def newest_unit(folder: Path, rules: Rules = ALL_FILES) -> str:
+def newest_unit(folder: Path) -> str:
     """Path of the newest checkpoint that is not broken; "" if there is none. Raises OSError.
 
     It is the most recently modified one of those with a number in their name or a checkpoint's
@@ -200,7 +200,7 @@ def newest_unit(folder: Path, rules: Rules = ALL_FILES) -> str:
     """
     usable = [
         unit
-        for unit in find_units(folder, rules)
+        for unit in find_units(folder, ALL_FILES)
         if not unit.is_log
         and not unit.is_pointer
         and inspect_unit(folder, unit) is not UnitState.BROKEN
@@ -315,11 +315,11 @@ def is_ready(state: UnitState, quiet_s: float, *, ended: bool) -> bool:
     return ended or quiet_s >= (SETTLED_S if state is UnitState.COMPLETE else QUIET_S)
 
 
-def files_open_for_writing(folder: Path, proc: Path = Path("/proc")) -> set[str]:
+def files_open_for_writing(folder: Path) -> set[str]:
     """Files in the folder, by relative path, that a process visible to us has open for writing."""
     root = os.path.realpath(folder) + "/"
     open_files = set()
-    for entry in proc.iterdir():
+    for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             with contextlib.suppress(OSError):  # it has ended or belongs to another user
                 open_files |= {

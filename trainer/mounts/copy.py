@@ -14,10 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
-from providers.stores.base import ObjectInfo, ObjectStore
+from providers.stores.base import ObjectInfo, ObjectStore, StoreUnavailableError
 from providers.stores.dataset_copy import list_data
-from trainer.mounts.retries import with_retries
+
+T = TypeVar("T")
+
 
 RANGE_BYTES = 16 << 20
 MAX_PARALLEL = 8  # range requests
@@ -32,10 +35,9 @@ class MountError(Exception):
 
 @dataclass(frozen=True)
 class CopyResult:
-    """Number of objects copied, number of objects in the store, and bytes copied."""
+    """Number of objects copied, and their bytes."""
 
     files: int
-    total_files: int
     bytes: int
 
 
@@ -87,7 +89,7 @@ class Copy:
         if changed:
             message = f"{changed[0]} of {self._store.url} changed while it was copied"
             raise MountError(f"{message}: start the job when nothing writes to it")
-        return CopyResult(len(missing), len(objects), size)
+        return CopyResult(len(missing), size)
 
     def _list_objects(self) -> dict[str, ObjectInfo]:
         items = with_retries(lambda: list_data(self._store), self._sleep, ATTEMPTS, PAUSE_S)
@@ -149,3 +151,19 @@ def _mtime_us(path: Path) -> int:
         return path.stat().st_mtime_ns // 1000
     except OSError:
         return -1
+
+
+def with_retries(
+    call: Callable[[], T], sleep: Callable[[float], None], attempts: int, pause_s: float
+) -> T:
+    """Return `call()`, retried on StoreUnavailableError up to `attempts` times, `pause_s` apart.
+
+    Raises the last error.
+    """
+    try:
+        return call()
+    except StoreUnavailableError:
+        if attempts <= 1:
+            raise
+    sleep(pause_s)
+    return with_retries(call, sleep, attempts - 1, pause_s)

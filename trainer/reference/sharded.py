@@ -24,6 +24,7 @@ from trainer.hook.spotd_hook.layout import stage
 from trainer.hook.spotd_hook.shards import lay_out_shards, load_shards
 from trainer.hook.spotd_hook.tensor_copy import BLOCKING, TensorCopy
 from trainer.reference.model import Gpt
+from trainer.reference.state import BETAS, CLIP, DECAY
 from trainer.reference.world import World
 
 _GROUPS = ("model", "adamw.mean", "adamw.square")
@@ -42,11 +43,8 @@ class ShardedState:
         world: World,
         *,
         ordered: bool,
-        betas: tuple[float, float] = (0.9, 0.95),
-        decay: float = 0.1,
-        clip: float = 1.0,
     ) -> None:
-        self._betas, self._decay, self._clip, self._world = betas, decay, clip, world
+        self._world = world
         mesh = init_device_mesh(world.device.type, (world.size,))
         for block in model.blocks:
             fully_shard(block, mesh=mesh)
@@ -97,12 +95,12 @@ class ShardedState:
 
     def update(self, rate: float, step: int) -> bool:
         """See `TrainState.update`."""
-        beta_1, beta_2 = self._betas
+        beta_1, beta_2 = BETAS
         norm = self._norm()
         if not math.isfinite(norm):
             self.clear_gradients()
             return False
-        factor = min(1.0, self._clip / (norm + 1e-6))
+        factor = min(1.0, CLIP / (norm + 1e-6))
         for name, parameter in self._parameters.items():
             if parameter.grad is None:
                 continue
@@ -113,7 +111,7 @@ class ShardedState:
             square.mul_(beta_2).add_(grad.square().mul_(1 - beta_2))
             scale = square.div(1 - beta_2 ** (step + 1)).sqrt_().add_(1e-8)
             if parameter.dim() >= 2:
-                weight.mul_(1 - rate * self._decay)
+                weight.mul_(1 - rate * DECAY)
             weight.sub_(mean.div(scale).mul_(rate / (1 - beta_1 ** (step + 1))))
         self.clear_gradients()
         return True

@@ -19,6 +19,8 @@ from torch import Tensor, nn
 
 from trainer.hook.spotd_hook.tensor_copy import BLOCKING, TensorCopy, parts_of
 
+# AdamW, and the norm that gradients are clipped to.
+BETAS, DECAY, CLIP = (0.9, 0.95), 0.1, 1.0
 ALIGN = 16  # elements, so that tensors start at multiples of 64 bytes
 
 
@@ -45,12 +47,7 @@ class TrainState:
         self,
         model: nn.Module,
         device: torch.device,
-        *,
-        betas: tuple[float, float] = (0.9, 0.95),
-        decay: float = 0.1,
-        clip: float = 1.0,
     ) -> None:
-        self._betas, self._decay, self._clip = betas, decay, clip
         # Matrices first: only they get weight decay, which thus works on one slice.
         parameters = sorted(model.named_parameters(), key=lambda item: item[1].dim() < 2)
         offsets, count = [], 0
@@ -91,16 +88,16 @@ class TrainState:
 
         Returns False, changing nothing else, if the gradients are not finite.
         """
-        beta_1, beta_2 = self._betas
+        beta_1, beta_2 = BETAS
         norm = torch.linalg.vector_norm(self.grads)
         if not math.isfinite(norm.item()):
             self.grads.zero_()
             return False
-        self.grads.mul_((self._clip / (norm + 1e-6)).clamp(max=1.0))
+        self.grads.mul_((CLIP / (norm + 1e-6)).clamp(max=1.0))
         self.mean.lerp_(self.grads, 1 - beta_1)
         self.square.mul_(beta_2).addcmul_(self.grads, self.grads, value=1 - beta_2)
         scale = (self.square / (1 - beta_2 ** (step + 1))).sqrt_().add_(1e-8)
-        self.weights[: self._decay_end].mul_(1 - rate * self._decay)
+        self.weights[: self._decay_end].mul_(1 - rate * DECAY)
         self.weights.addcdiv_(self.mean, scale, value=-rate / (1 - beta_1 ** (step + 1)))
         self.grads.zero_()
         return True

@@ -6,7 +6,6 @@ after every step on what to do next.
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor, distributed
 
 from trainer.hook.spotd_hook.job import PEER_TIMEOUT_S
+from trainer.hook.spotd_hook.ranks import local_world_size
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,7 @@ class World:
     @property
     def ranks_per_node(self) -> int:
         """Ranks per machine; 0 if the launcher does not set it."""
-        value = os.environ.get("LOCAL_WORLD_SIZE", "")
-        return int(value) if value.isdecimal() else 0
+        return local_world_size()
 
     def device_done_s(self) -> float:
         """The time after all work queued on this rank's device is done.

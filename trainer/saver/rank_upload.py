@@ -27,6 +27,10 @@ from trainer.saver.streams import (
     shard_ranges,
 )
 
+MAX_CONCURRENCY = 8
+
+SUCCESSES_BEFORE_INCREASE = 10  # too much concurrency costs a save a minute
+
 # On few cores, an upload that starts at once doubles the time of the local disk and ends no sooner
 # (docs/measurements.md). A slow disk does not delay the store for longer than DISK_FIRST_S.
 FEW_CORES = 3
@@ -206,3 +210,21 @@ def _wait_for_any(uploads: set[Future[None]]) -> set[Future[None]]:
     for upload in done:
         upload.result()
     return pending
+
+
+class UploadConcurrency:
+    """`count` is between 1 and `MAX_CONCURRENCY`. Used by one thread."""
+
+    def __init__(self) -> None:
+        self.count = MAX_CONCURRENCY
+        self._successes = 0
+
+    def reduce(self) -> None:
+        """Halve the concurrency after an upload timed out."""
+        self.count, self._successes = max(1, self.count // 2), 0
+
+    def add_success(self) -> None:
+        """Count a save without failures; after several of them allow one more upload."""
+        self._successes += 1
+        if self._successes >= SUCCESSES_BEFORE_INCREASE:
+            self.count, self._successes = min(MAX_CONCURRENCY, self.count + 1), 0

@@ -6,7 +6,6 @@ that staged it is gone. A failed save is reported and retried; it never ends tra
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -20,14 +19,12 @@ from trainer.fence import FencedError
 from trainer.hook.spotd_hook.shared_memory import SaveProgress, SharedMemory
 from trainer.saver.housekeeping import Housekeeper
 from trainer.saver.parts import RankPart, manifest_of, parse_part, part_key
-from trainer.saver.rank_upload import RankUpload, SnapshotLabel
+from trainer.saver.rank_upload import MAX_CONCURRENCY, RankUpload, SnapshotLabel, UploadConcurrency
 from trainer.saver.retention import pin_results
 from trainer.saver.shard_store import ShardStoreChooser
 from trainer.saver.snapshot import Rank, SaverRole, Snapshot, commit_entry
 from trainer.saver.streams import AbandonedError, FillingSlot
-from trainer.saver.upload_concurrency import MAX_CONCURRENCY, UploadConcurrency
 
-_LOG = logging.getLogger(__name__)
 FIRST_RETRY_S = 0.5
 LAST_RETRY_S = 30.0
 POLL_STAGED_S = 0.05  # staging ends without a notification

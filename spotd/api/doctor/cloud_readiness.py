@@ -1,4 +1,4 @@
-"""Doctor checks of the clouds: how ready each cloud is for the unfinished jobs."""
+"""Doctor checks of the clouds: how ready each is for the unfinished jobs, jump hosts, warnings."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from providers.base import CapacityType
 from providers.readiness import CapacityNeed, Finding, Grade, need_of
 from spotd.api.request.context import ApiContext
 from spotd.api.request.request import Check
+from spotd.base.log import redactor
 from spotd.domain.job import Job
 from spotd.domain.market import Market, Refusal
 from spotd.store.errors import StoreError
@@ -132,3 +133,31 @@ def _grouped_by_place(findings: Iterable[Finding]) -> list[Finding]:
     """Return the findings grouped by place, in the order of each place's first finding."""
     regions = list(dict.fromkeys(finding.region for finding in findings))
     return sorted(findings, key=lambda finding: regions.index(finding.region))
+
+
+def check_jump_hosts(context: ApiContext) -> list[Check]:
+    """Return one check for each provider with a jump host.
+
+    A jump host passes when it answers with the pinned key, accepts the login, and forwards.
+    """
+    return [
+        Check(f"jump host of {name}", ok, message, f"see jump in [providers.{name}] of config.toml")
+        for name, (ok, message) in sorted(context.clouds.try_jump_hosts().items())
+    ]
+
+
+def check_provider_warnings(context: ApiContext) -> list[Check]:
+    """Return one check for each warning.
+
+    None is a failure by itself, because spotd continues in spite of it.
+    """
+    return [
+        Check(
+            f"answers of {name}", True, f"{_times(warning.times)}: {redactor.clean(warning.text)}"
+        )
+        for _, (name, warning) in sorted(context.clouds.provider_warnings().items())
+    ]
+
+
+def _times(times: int) -> str:
+    return "once" if times == 1 else f"{times} times"

@@ -9,11 +9,10 @@ from cryptography import x509
 
 from spotd.api.request.context import ApiContext, DashboardFacts
 from spotd.api.request.request import Check
-from spotd.domain.units import S
+from spotd.domain.units import DAY_US, S
 from spotd.store.errors import StoreError
 
 SOON_DAYS = 14
-_DAY_US = 86_400 * S
 _NAME = "dashboard"
 
 
@@ -47,7 +46,7 @@ def _check_certificate(facts: DashboardFacts, path: Path, now_us: int) -> Check:
     except (OSError, ValueError) as error:
         return Check(_NAME, False, f"cannot read the certificate {path}: {error}", advice)
     ends_us = int(certificate.not_valid_after_utc.timestamp() * S)
-    days = (ends_us - now_us) / _DAY_US
+    days = (ends_us - now_us) / DAY_US
     until = f"{certificate.not_valid_after_utc:%Y-%m-%d}"
     if days <= 0:
         text = f"the certificate of {facts.url} expired on {until}"

@@ -11,12 +11,10 @@ from providers.dollars import format_microusd
 from providers.stores.base import NotFoundError, ObjectStore
 from providers.stores.base import StoreError as ObjectsError
 from spotd.api.doctor.alert_check import check_alert_routes
-from spotd.api.doctor.cloud_readiness import check_clouds
+from spotd.api.doctor.cloud_readiness import check_clouds, check_jump_hosts, check_provider_warnings
 from spotd.api.doctor.credential_check import check_store_reach
 from spotd.api.doctor.dashboard_check import check_dashboard
-from spotd.api.doctor.jump_host_check import check_jump_hosts
 from spotd.api.doctor.live_proofs import check_live_proofs
-from spotd.api.doctor.provider_warnings import check_provider_warnings
 from spotd.api.doctor.scorecard import scorecard
 from spotd.api.request.context import ApiContext
 from spotd.api.request.request import ApiRequest, Check, not_found

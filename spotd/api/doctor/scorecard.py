@@ -16,8 +16,7 @@ from spotd.domain.job import Desired, Job
 from spotd.domain.market import Market
 from spotd.domain.phase import keeps
 from spotd.domain.states import NodeState
-from spotd.domain.units import S
-from spotd.money.budget import DAY_US
+from spotd.domain.units import DAY_US, S
 from spotd.planner.core.gangs import shrinks
 from spotd.planner.core.shard_stores import longest_pause_s
 from spotd.store.interface import Store

@@ -7,13 +7,9 @@ gives read access to metrics and nothing else.
 from __future__ import annotations
 
 import hmac
-import socket
-import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -23,9 +19,7 @@ from starlette.routing import Route
 from spotd.api.metrics.exposition import CONTENT_TYPE
 from spotd.base.connection_limit import Connection
 from spotd.base.errors import UserError
-from spotd.base.server_thread import stop_server
-
-_START_S = 10.0
+from spotd.base.server_thread import ServerThread, listen_tcp, server_config
 
 
 class ScrapeError(UserError):
@@ -37,13 +31,11 @@ class MetricsServer:
     """A running metrics server. `port` is the port it listens on."""
 
     port: int
-    server: uvicorn.Server
-    thread: threading.Thread
-    listener: socket.socket
+    web: ServerThread
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """See `stop_server`."""
-        stop_server(self.server, thread=self.thread, listener=self.listener, timeout_s=timeout_s)
+        """See `ServerThread.stop`."""
+        self.web.stop(timeout_s)
 
 
 def serve_scrapes(text: Callable[[], bytes], host: str, port: int, token: str) -> MetricsServer:
@@ -51,42 +43,24 @@ def serve_scrapes(text: Callable[[], bytes], host: str, port: int, token: str) -
 
     Port 0 picks any free port. Raises ScrapeError when the address is not available.
     """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(16)
+        listener = listen_tcp(host, port, backlog=16)
     except OSError as error:
-        listener.close()
         raise ScrapeError(
             f"cannot serve metrics at {host}, port {port}: {error.strerror}",
             "set another metrics.listen in config.toml; `ss -tlnp` says who has the port",
         ) from error
-    config = uvicorn.Config(
+    config = server_config(
         _app(text, token),
         http=Connection,
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
         server_header=False,
-        timeout_graceful_shutdown=1,
         timeout_keep_alive=75,  # longer than the usual scrape interval of Prometheus
     )
-    server = uvicorn.Server(config)
-    thread = threading.Thread(
-        target=server.run, kwargs={"sockets": [listener]}, name="spotd-metrics", daemon=True
+    running = MetricsServer(
+        listener.getsockname()[1], ServerThread(config, listener, "spotd-metrics")
     )
-    thread.start()
-    running = MetricsServer(listener.getsockname()[1], server, thread, listener)
-    deadline_s = time.monotonic() + _START_S
-    while not server.started:
-        if not thread.is_alive() or time.monotonic() > deadline_s:
-            running.stop()
-            raise ScrapeError(f"metrics did not start on {host}", "see the daemon's log")
-        time.sleep(0.002)
+    if not running.web.start():
+        raise ScrapeError(f"metrics did not start on {host}", "see the daemon's log")
     return running
 
 

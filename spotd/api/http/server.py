@@ -7,21 +7,17 @@ import fcntl
 import os
 import socket
 import struct
-import threading
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import uvicorn
 from starlette.applications import Starlette
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from spotd.base.errors import UserError
-from spotd.base.server_thread import stop_server
+from spotd.base.server_thread import ServerThread, server_config
 
 SOCKET_MODE = 0o660
 _MAX_PATH_BYTES = 107  # sun_path of Linux, without the NUL at its end
-_START_TIMEOUT_S = 10.0
 
 
 class SocketError(UserError):
@@ -48,16 +44,12 @@ class Server:
     """A running API server. `stop` closes it and removes the socket."""
 
     path: Path
-    uvicorn_server: uvicorn.Server
-    thread: threading.Thread
-    listener: socket.socket
+    web: ServerThread
     lock: int
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """See `stop_server`; the socket's file goes in any case."""
-        stop_server(
-            self.uvicorn_server, thread=self.thread, listener=self.listener, timeout_s=timeout_s
-        )
+        """See `ServerThread.stop`; the socket's file goes in any case."""
+        self.web.stop(timeout_s)
         self.path.unlink(missing_ok=True)
         os.close(self.lock)
 
@@ -74,31 +66,13 @@ def serve(app: Starlette, path: Path) -> Server:
     except BaseException:
         os.close(lock)
         raise
-    config = uvicorn.Config(
-        app,
-        http=PeerProtocol,
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        # The kernel reports the client: trust no proxy header.
-        proxy_headers=False,
-        timeout_graceful_shutdown=1,
-        timeout_keep_alive=30,
-    )
-    server = uvicorn.Server(config)
-    app.state.stopping = lambda: server.should_exit
-    thread = threading.Thread(
-        target=server.run, kwargs={"sockets": [listener]}, name="spotd-api", daemon=True
-    )
-    thread.start()
-    running = Server(path, server, thread, listener, lock)
-    deadline_s = time.monotonic() + _START_TIMEOUT_S
-    while not server.started:
-        if not thread.is_alive() or time.monotonic() > deadline_s:
-            running.stop()
-            raise SocketError(f"the API did not start on {path}", "see the daemon's log")
-        time.sleep(0.002)
+    config = server_config(app, http=PeerProtocol, timeout_keep_alive=30)
+    web = ServerThread(config, listener, "spotd-api")
+    app.state.stopping = lambda: web.server.should_exit
+    running = Server(path, web, lock)
+    if not web.start():
+        running.stop()
+        raise SocketError(f"the API did not start on {path}", "see the daemon's log")
     return running
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from spotd.api.request.request import ApiError, ApiRequest, conflict
-from spotd.api.views.resources import iso, usd
+from spotd.api.views.resources import iso
 from spotd.domain.events import Event, Severity
 from spotd.domain.job import Desired, Job, JobSpec
 from spotd.domain.states import NodeState
@@ -14,6 +14,7 @@ from spotd.domain.units import S
 from spotd.money.approval import REFUSE, SECOND_PERSON
 from spotd.money.budget import Budget, BudgetStatus, Plan, Spending, budget_status, refusal
 from spotd.money.focus import month_of
+from spotd.money.units import usd
 from spotd.planner.core.shard_stores import carried_microusd_per_h
 from spotd.planner.placement.rank import rank
 from spotd.store.budget_queries import OVERRIDE, carried, carried_by, override_key, spendings

@@ -10,14 +10,13 @@ from spotd.api.routes.results import evaluated
 from spotd.api.views.job_account import ControlBoxCost, Records, account_of, box_of, records_of
 from spotd.api.views.resources import iso
 from spotd.domain.market import Market
-from spotd.money.budget import DAY_US
+from spotd.domain.units import DAY_US, US_PER_H
 from spotd.money.compare import RunFacts, compare, comparison_data, interruptions
-from spotd.money.document import protected_data, report_data, usd
+from spotd.money.document import protected_data, report_data
 from spotd.money.focus import COLUMNS, Row, days, metadata, months, rows_of
 from spotd.money.report import SUMS, Report, by_name, report_of, together
-from spotd.money.savings import Savings, savings_of, savings_together
-from spotd.money.units import US_PER_H
-from spotd.money.work_saved import protected
+from spotd.money.savings import Savings, protected, savings_of, savings_together
+from spotd.money.units import usd
 from spotd.store.checkpoint_costs import Window
 
 MOST_DAYS = 100  # days in a report by day

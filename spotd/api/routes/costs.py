@@ -11,12 +11,13 @@ from spotd.api.views.completion import completion_data
 from spotd.api.views.diagnosis import total_use
 from spotd.api.views.job_account import whole_report
 from spotd.api.views.job_bill import Bill, OnDemand, all_reports, bill, on_demand
-from spotd.api.views.resources import iso, usd, where_data
+from spotd.api.views.resources import iso, where_data
 from spotd.domain.job import Job
 from spotd.domain.node import Node
 from spotd.money.counterfactual import BEST, NEEDED
 from spotd.money.hour_breakdown import TimeUse
 from spotd.money.report import Report
+from spotd.money.units import usd
 from spotd.store.budget_queries import carried_by
 from spotd.store.ledger import SegmentRow
 

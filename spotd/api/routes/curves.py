@@ -8,11 +8,12 @@ from typing import Any
 
 from spotd.api.request.request import ApiRequest
 from spotd.api.views.job_account import ControlBoxCost, account_of, records_of
-from spotd.api.views.resources import iso, usd, where_data
+from spotd.api.views.resources import iso, where_data
 from spotd.domain.job import Job
 from spotd.domain.node import Node
 from spotd.history.curves import AttemptCurves, StepReport, curves_of
 from spotd.money.report import report_of
+from spotd.money.units import usd
 from spotd.store.checkpoint_costs import Window
 from spotd.store.progress import ProgressRow
 

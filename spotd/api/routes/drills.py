@@ -18,11 +18,12 @@ from spotd.api.request.request import (
     unknown_job,
 )
 from spotd.api.routes.budgets import check_budgets
-from spotd.api.views.resources import iso, usd
+from spotd.api.views.resources import iso
 from spotd.domain.events import Event
 from spotd.domain.fault_drill import SAYS, WITHIN_S, DrillKind, FaultDrill
 from spotd.domain.job import Job
 from spotd.history.overdue_drills import overdue
+from spotd.money.units import usd
 from spotd.planner.rules.drill_admission import cost_microusd, target, why_not
 from spotd.store.errors import StoreError
 from spotd.store.interface import Store

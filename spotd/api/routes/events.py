@@ -1,4 +1,4 @@
-"""The route that reads the event record, oldest first."""
+"""Routes that read the event record and the audit, oldest first."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 from spotd.api.request.request import ApiRequest
-from spotd.api.views.resources import event_data
+from spotd.api.views.resources import event_data, iso
 from spotd.domain.phase import phase
+from spotd.domain.units import DAY_US, S
+from spotd.store.audit import AuditRow
 
-_PAGE = 500
+PAGE = 500
 
 
 def read_events(call: ApiRequest) -> tuple[dict[str, Any], bool]:
@@ -23,7 +25,7 @@ def read_events(call: ApiRequest) -> tuple[dict[str, Any], bool]:
     job = replace(call, path={"job": name}).job() if name else None
     job_id = job.id if job else None
     after = call.number("after", 0, 0, 1 << 62)
-    limit = call.number("limit", _PAGE, 1, _PAGE)
+    limit = call.number("limit", PAGE, 1, PAGE)
     last = call.number("last", 0, 0, 100_000)
     rows = store.events.rows(job_id, after, limit)
     while last and len(rows) >= limit:
@@ -46,3 +48,29 @@ def read_events(call: ApiRequest) -> tuple[dict[str, Any], bool]:
         and phase(job, store.nodes.of_job(job.id)) != known_phase
     )
     return {"kind": "EventList", "items": items, "cursor": cursor}, bool(items) or phase_changed
+
+
+def read_audit(call: ApiRequest) -> dict[str, Any]:
+    """List audit lines of the last `since_s` seconds (a day), after the id `after`.
+
+    `cursor` is where to go on, "" after the last line. Lines of one request have the same
+    `request`. Of one user's refusals within a minute, all but the first few are counted in one
+    line.
+    """
+    since_us = call.now_us - call.number("since_s", DAY_US // S, 0, 1 << 40) * S
+    rows = call.context.store.audit.rows(since_us, call.number("after", 0, 0, 1 << 62), PAGE)
+    cursor = str(rows[-1].id) if len(rows) == PAGE else ""
+    return {"kind": "AuditList", "items": [_line(row) for row in rows], "cursor": cursor}
+
+
+def _line(row: AuditRow) -> dict[str, Any]:
+    return {
+        "at": iso(row.at_us),
+        "user": row.user,
+        "uid": row.uid if row.uid >= 0 else None,
+        "action": row.action,
+        "target": row.target,
+        "outcome": row.outcome.value,
+        "text": row.text,
+        "request": row.request,
+    }

@@ -11,22 +11,23 @@ from spotd.api.routes.drills import newest_drill
 from spotd.api.routes.jobs import parse_job
 from spotd.api.routes.rightsize import with_sizes
 from spotd.api.views.baked_image import check_baked, image_of_offer
-from spotd.api.views.checkpoint_costs import requests_usd_per_h, storage_data
+from spotd.api.views.bucket_costs import requests_usd_per_h, storage_data
 from spotd.api.views.diagnosis import diagnoses, recent_use
 from spotd.api.views.failures import headline, job_failure
 from spotd.api.views.gang_network import refuse_slow
+from spotd.api.views.lost_work import unsaved_work_warnings
 from spotd.api.views.placement import excluded_by_residency, moves_data, placement_data
 from spotd.api.views.prefetch import prefetch_data, prefetch_warnings
-from spotd.api.views.resources import iso, offer_data, usd
+from spotd.api.views.resources import iso, offer_data
 from spotd.api.views.spot_value import with_spot_value
 from spotd.api.views.store_capacity import check_capacity, mount_warnings
-from spotd.api.views.unsaved_work import unsaved_work_warnings
 from spotd.domain.job import Desired, Job, JobSpec
 from spotd.domain.market import Market
 from spotd.domain.plan import Plan
 from spotd.domain.states import NodeState
 from spotd.domain.units import S
 from spotd.domain.view import View
+from spotd.money.units import usd
 from spotd.planner.core.gangs import shrinks
 from spotd.planner.placement.move_payback import moves
 from spotd.planner.placement.rank import RankedOffer, rank

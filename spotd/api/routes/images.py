@@ -10,10 +10,11 @@ from providers.base import OfferRequest
 from providers.images import monthly_prices
 from spotd.api.request.request import ApiRequest, bad_input, conflict, not_found
 from spotd.api.routes.jobs import parse_job, submit_parsed
-from spotd.api.views.resources import iso, usd
+from spotd.api.views.resources import iso
 from spotd.domain.fast_replace import changed
 from spotd.domain.images import PREFIX, check_name
 from spotd.domain.job import Job
+from spotd.money.units import usd
 from spotd.store.images import ImageRow
 
 _MAX_NAME = 63  # characters in the name of a job

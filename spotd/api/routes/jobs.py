@@ -36,13 +36,12 @@ from spotd.api.views.diagnosis import diagnoses
 from spotd.api.views.evictions import KINDS, asked_to_stop, evictions
 from spotd.api.views.failures import job_failure
 from spotd.api.views.gang_network import refuse_slow
-from spotd.api.views.lost_work import losses, lost_in_all
+from spotd.api.views.lost_work import losses, lost_in_all, unsaved_work_warnings
 from spotd.api.views.placement import check_deadline, refuse_misplaced
 from spotd.api.views.prefetch import prefetch_warnings
 from spotd.api.views.recoveries import hand_overs, restore_times, saves
 from spotd.api.views.resources import JobFacts, iso, job_data, job_detail, node_data
 from spotd.api.views.store_capacity import check_capacity, mount_warnings
-from spotd.api.views.unsaved_work import unsaved_work_warnings
 from spotd.domain.events import Event
 from spotd.domain.fast_replace import changed
 from spotd.domain.job import Desired, HeadSnapshot, Job, JobSpec

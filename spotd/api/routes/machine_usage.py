@@ -7,9 +7,8 @@ from typing import Any
 from providers.base import CapacityType
 from spotd.api.request.request import ApiRequest
 from spotd.api.views.resources import iso
-from spotd.domain.units import S
+from spotd.domain.units import US_PER_H, S
 from spotd.money.commitment import by_hour, mean_price
-from spotd.money.units import US_PER_H
 from spotd.store.ledger import stretch_of
 
 YEAR_S = 365 * 86_400

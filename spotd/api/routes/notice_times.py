@@ -12,10 +12,10 @@ from providers.base import CapacityType
 from providers.catalogs.egress import egress_prices
 from providers.catalogs.notices import notice_times, planned_notice_s
 from spotd.api.request.request import ApiRequest
-from spotd.api.views.resources import usd
 from spotd.domain.units import S
 from spotd.history.interruption_stats import GroupBy, Row, count
 from spotd.history.intervals import quantile
+from spotd.money.units import usd
 from spotd.planner.core.checkpoint_interval import WITHIN_S
 
 

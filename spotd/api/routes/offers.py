@@ -7,10 +7,11 @@ from typing import Any
 
 from providers.base import CapacityType, Offer, OfferRequest
 from spotd.api.request.request import ApiRequest, bad_input
-from spotd.api.views.resources import iso, offer_data, usd
+from spotd.api.views.resources import iso, offer_data
 from spotd.domain.job import CheckpointSpec, JobProgram, JobResources, JobSpec
 from spotd.domain.units import S
 from spotd.history.price_moves import DAY_S, price_move
+from spotd.money.units import usd
 from spotd.planner.placement.rank import RankedOffer, rank
 from spotd.spec.quantities import parse_accelerators
 from spotd.store.market import PricePoint

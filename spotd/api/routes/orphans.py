@@ -8,9 +8,10 @@ from typing import Any
 from providers.base import CapacityType
 from providers.dollars import format_microusd
 from spotd.api.request.request import ApiRequest, Check, bad_input, conflict
-from spotd.api.views.resources import iso, usd
+from spotd.api.views.resources import iso
 from spotd.domain.events import Event, Severity
 from spotd.domain.market import Market
+from spotd.money.units import usd
 from spotd.planner.core.orphan_policy import HeldLeftover, HeldMachine, OrphanAction, leftovers_of
 
 NAMED = 5  # ids in one line

@@ -13,7 +13,7 @@ from itertools import islice
 from providers.stores.base import NotFoundError, ObjectStore, StoreDeniedError
 from providers.stores.base import StoreError as ObjectsError
 from spotd import wire
-from spotd.act.head_reader import read_head
+from spotd.act.checkpoints import read_head
 from spotd.act.imports import is_imported
 from spotd.api.request.request import ApiRequest, bad_input, conflict, not_found
 from spotd.domain.events import Event

@@ -9,11 +9,11 @@ from typing import Any
 from spotd.api.request.request import ApiRequest
 from spotd.api.routes.rightsize import measured_of
 from spotd.api.views.diagnosis import use_since
-from spotd.api.views.resources import iso, usd
+from spotd.api.views.resources import iso
 from spotd.domain.job import Job
 from spotd.domain.node import Node
-from spotd.domain.units import S
-from spotd.money.units import US_PER_H
+from spotd.domain.units import US_PER_H, S
+from spotd.money.units import usd
 from spotd.sizing.sizes import Measured
 from spotd.sizing.task import TaskError, task_of
 from spotd.spec.model import read_model_block

@@ -7,8 +7,7 @@ from typing import Any
 
 from spotd.api.request.request import ApiRequest, bad_input, not_found
 from spotd.api.views.resources import iso
-from spotd.api_routes.person import ROLES
-from spotd.base.person_name import is_person, uid_of
+from spotd.api_routes.person import ROLES, is_person, uid_of
 from spotd.domain.units import S
 from spotd.store.logins import UserToken
 

@@ -7,7 +7,7 @@ from typing import Any
 from spotd.api.request.request import ApiRequest, conflict, not_found, user_disabled
 from spotd.api.routes.tokens import token_data
 from spotd.api.views.resources import iso
-from spotd.base.person_name import is_person, uid_of
+from spotd.api_routes.person import is_person, uid_of
 from spotd.store.errors import NoSuccessorError
 from spotd.store.users import DisabledUser
 

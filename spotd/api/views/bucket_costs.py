@@ -1,21 +1,27 @@
-"""Hidden costs of buckets: retained deleted objects, versions, upload parts and egress.
+"""Costs of buckets: of checkpoints by dated list prices, and hidden ones.
 
-The doctor checks them, and a job's submission warns of them.
+Hidden are retained deleted objects, versions, upload parts and egress: the doctor checks them, and
+a job's submission warns of them. They are not in the costs of checkpoints.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from providers.base import Offer
 from providers.catalogs.egress import egress_prices
-from providers.catalogs.storage import storage_price_of
+from providers.catalogs.storage import storage_price_of, storage_prices
 from providers.dollars import format_usd
 from providers.stores.settings import BucketSettings
 from spotd.api.request.context import ApiContext
 from spotd.api.request.request import Check
-from spotd.domain.job import CheckpointSpec
+from spotd.domain.job import CheckpointSpec, JobSpec
+from spotd.domain.market import Market
+from spotd.domain.units import MONTH_H
+from spotd.money.units import usd
+from spotd.planner.core.shard_stores import requests_microusd_per_h, store_of
 from spotd.store.errors import StoreError
 
 MONTH_S = 30 * 86_400.0
@@ -142,3 +148,34 @@ def _patterns_of(url: str, patterns_by_store: dict[str, list[SavePattern]]) -> l
         if store.split("/", 3)[:3] == bucket
         for pattern in patterns
     ]
+
+
+def storage_data(spec: JobSpec, market: Market) -> dict[str, Any] | None:
+    """Return the cost of storing the checkpoints that the job keeps at any time.
+
+    None where the price or the size is not known.
+    """
+    saves = spec.checkpoint
+    price = storage_prices().get(store_of(spec, market).cloud)
+    if price is None or not saves.size_bytes or saves.engine == "none":
+        return None
+    month_microusd = price.microusd_per_month(saves.size_bytes * saves.keep)
+    return {
+        "store": saves.store,
+        "keep": saves.keep,
+        "usd_per_month": usd(month_microusd),
+        "usd_per_h": usd(round(month_microusd / MONTH_H)),
+        "class": price.storage_class,
+        "region": price.region,
+        "dated": price.dated,
+    }
+
+
+def requests_usd_per_h(offer: Offer, spec: JobSpec, market: Market) -> float | None:
+    """Return the dollars per hour of the write requests of the job's saves.
+
+    A save is written in parts of PART_BYTES, one request each. None where the price, the size of a
+    save or the interval is not known.
+    """
+    microusd = requests_microusd_per_h(offer, spec, market)
+    return None if microusd is None else usd(microusd)

@@ -6,14 +6,14 @@ from typing import Any
 
 from spotd.api.request.request import ApiRequest
 from spotd.api.views.job_bill import Bill, OnDemand
-from spotd.api.views.resources import iso, usd
+from spotd.api.views.resources import iso
 from spotd.domain.job import Job
+from spotd.domain.units import MONTH_H, US_PER_H
 from spotd.history.completion_estimate import CompletionEstimate, JobRecord, estimate_completion
 from spotd.history.completion_interval import COVERAGE, Range
-from spotd.money.units import US_PER_H
+from spotd.money.units import usd
 from spotd.planner.core.shard_stores import egress_microusd_per_h
 from spotd.store.budget_queries import carried_by
-from spotd.store.checkpoint_costs import MONTH_H
 from spotd.store.job_history import facts_of
 
 

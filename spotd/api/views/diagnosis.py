@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spotd.api.views.resources import iso, usd
+from spotd.api.views.resources import iso
 from spotd.domain.health import ADVICE, NOT_RESUMED, USAGE, Utilization, follows, use_of
 from spotd.domain.job import Job
 from spotd.domain.node import Node
 from spotd.domain.units import S
+from spotd.money.units import usd
 from spotd.store.events import EventRow
 from spotd.store.interface import Store
 

@@ -13,11 +13,10 @@ from spotd.domain.lost_work import trained_attempts
 from spotd.domain.market import Market
 from spotd.domain.node import Node
 from spotd.domain.states import LeaveReason, Outcome
-from spotd.domain.units import S
-from spotd.money.hour_breakdown import Machine, Save, Span
+from spotd.domain.units import US_PER_H, S
+from spotd.money.hour_breakdown import Machine, Save, Span, script_spans
 from spotd.money.report import Account, Item, Kind, Report, report_of
-from spotd.money.script_time import script_spans
-from spotd.money.units import US_PER_H, cost_microusd, share_out
+from spotd.money.units import cost_microusd, share_out
 from spotd.store.checkpoint_costs import Window
 from spotd.store.checkpoints import CheckpointRow
 from spotd.store.dataset_costs import freight_of

@@ -1,4 +1,7 @@
-"""The work that a job lost at each start of another attempt, and how often it recovered."""
+"""The work that a job lost at each start of another attempt, and how often it recovered.
+
+A job that saves no checkpoints is warned of what a preemption costs it.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,16 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from spotd.domain.job import Job
+from providers.base import CapacityType
+from providers.dollars import format_usd
+from spotd.api.request.request import ApiRequest
+from spotd.domain.job import Job, JobSpec
 from spotd.domain.lost_work import HandOver, LostWork, lost_work, trained_attempts
 from spotd.domain.node import Node
 from spotd.domain.states import LeaveReason
+from spotd.domain.units import S
+from spotd.planner.core.checkpoint_interval import WITHIN_S, mtbf_s
+from spotd.planner.placement.rank import RankedOffer
 from spotd.store.checkpoints import CheckpointRow
 
 _TAKEN = frozenset({LeaveReason.PREEMPTED, LeaveReason.LOST})
@@ -77,3 +86,32 @@ def count_recoveries(nodes: Sequence[Node], lost: Mapping[int, LostWork]) -> Rec
     ends = [new for old, new in pairwise(generations) if old in taken]
     anew = sum(new in lost and lost[new].anew for new in ends)
     return RecoveryCounts(len(ends) - anew, anew)
+
+
+def unsaved_work_warnings(
+    call: ApiRequest, spec: JobSpec, ranked: Sequence[RankedOffer]
+) -> list[str]:
+    """Return a warning for a job that may run on spot machines and saves nothing; else none.
+
+    A job that runs for longer than the mean time between preemptions loses that much work with
+    each, on average, because it starts from the beginning.
+    """
+    checkpoint = spec.checkpoint
+    if checkpoint.engine != "none" or checkpoint.directory or spec.bake:
+        return []
+    spot = [row for row in ranked if row.offer.capacity_type is CapacityType.SPOT]
+    row = next((row for row in spot if not row.excluded), spot[0] if spot else None)
+    if row is None:
+        return []
+    lives = call.context.store.node_history.observed_lifetimes(call.now_us - int(WITHIN_S * S))
+    hours = mtbf_s(row.offer, lives, spec.num_nodes) / 3600
+    usd = hours * row.offer.price_microusd_per_h * spec.num_nodes / 1e6
+    place = f"{row.offer.provider}/{row.offer.zone}"
+    text = (
+        "this job saves no checkpoints: a preemption deletes all of its work, and it starts again "
+        f"from the beginning. In {place} one is expected every {hours:.3g} h, which is "
+        f"{format_usd(usd)} "
+        "of work each. To save a folder of the program, write spotd: {checkpoint: {mode: "
+        "directory, path: FOLDER}} into the job file; to accept it, give --no-checkpoints"
+    )
+    return [text]

@@ -115,7 +115,7 @@ def _promisable(earliest: float) -> str | None:
     return iso(math.ceil((earliest + WRITING_S) / 60) * 60 * S)
 
 
-def moves_data(moves: Sequence[MoveEstimate], limit: int = MOST_MOVES) -> list[dict[str, Any]]:
+def moves_data(moves: Sequence[MoveEstimate]) -> list[dict[str, Any]]:
     """Return the costs of moving away from the job's state and data, soonest paid back first.
 
     `break_even_h` is null where the move never pays.
@@ -131,7 +131,7 @@ def moves_data(moves: Sequence[MoveEstimate], limit: int = MOST_MOVES) -> list[d
             "saves_usd_per_h": round(move.saves_usd_per_h, 4),
             "break_even_h": None if move.hours is None else round(move.hours, 2),
         }
-        for move in moves[:limit]
+        for move in moves[:MOST_MOVES]
     ]
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from spotd.api.views.resources import usd
 from spotd.domain.market import Market
 from spotd.domain.view import View
+from spotd.money.units import usd
 from spotd.planner.rules.prefetch_datasets import (
     PlannedCopy,
     left_of,

@@ -18,6 +18,7 @@ from spotd.domain.phase import phase
 from spotd.domain.states import NodeState
 from spotd.domain.units import S
 from spotd.history.recent_rate import WINDOW_S, StepWindow, named_total, progress_of
+from spotd.money.units import usd
 from spotd.planner.core.expiry import expires_us
 from spotd.planner.offers.price_sanity import NO_DISCOUNT
 from spotd.store.checkpoints import CheckpointRow
@@ -36,11 +37,6 @@ def iso(at_us: int) -> str | None:
         return None
     seconds, micros = divmod(at_us, 1_000_000)
     return datetime.fromtimestamp(seconds, UTC).strftime(f"%Y-%m-%dT%H:%M:%S.{micros:06d}Z")
-
-
-def usd(microusd: int) -> float:
-    """Return dollars, exact to the micro-dollar."""
-    return round(microusd / 1e6, 6)
 
 
 @dataclass(frozen=True)

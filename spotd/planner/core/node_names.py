@@ -1,4 +1,4 @@
-"""Derive names and tokens, so that a retry of the same intent is the same request."""
+"""Derive names, tags and tokens, so that a retry of the same intent is the same request."""
 
 from __future__ import annotations
 
@@ -12,6 +12,19 @@ from spotd.domain.node import Node
 def node_id(job_id: str, generation: int, rank: int, candidate: int) -> str:
     """Identity of a node's row."""
     return f"{job_id}-g{generation}-c{candidate}-r{rank}"
+
+
+def machine_tags(
+    deployment: str, *, job_id: str, generation: int, rank: int, token: str
+) -> dict[str, str]:
+    """Return the tags by which a machine's job, attempt and launch are found again."""
+    return {
+        "spotd-deployment": deployment,
+        "spotd-job": job_id,
+        "spotd-generation": str(generation),
+        "spotd-rank": str(rank),
+        "spotd-token": token,
+    }
 
 
 def launch_token(deployment: str, node: str, offer: Offer, asked_at_us: int) -> str:

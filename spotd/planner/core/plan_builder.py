@@ -112,6 +112,17 @@ class PlanBuilder:
             drained_at_us=self.now_us,
         )
 
+    def train_on(self, node: Node) -> None:
+        """Take back the drain of a node that has not got the order to release."""
+        self.set_node(
+            node,
+            state=NodeState.RUNNING,
+            leave_reason=None,
+            leave_text="",
+            left_at_us=0,
+            drained_at_us=0,
+        )
+
     def event(
         self,
         kind: str,

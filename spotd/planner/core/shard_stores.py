@@ -16,6 +16,7 @@ from providers.clouds import CLOUD_OF_SCHEME
 from spotd.domain.datasets import DataSet
 from spotd.domain.job import JobSpec
 from spotd.domain.market import Market
+from spotd.domain.units import MONTH_H
 from spotd.planner.core.checkpoint_interval import mtbf_s
 from spotd.wire import Bucket
 
@@ -25,7 +26,7 @@ HERE = "here"  # a folder: whatever carries bytes there, no cloud counts them
 STALL_S, LEAST_S, MOST_S = 0.5, 30.0, 3600.0
 SLACK = 3.0
 PART_BYTES = 16 << 20  # of a write, as providers/stores/bucket.py cuts what it sends
-GIB, MONTH_H = 1 << 30, 730
+GIB = 1 << 30
 
 
 class StorePlace(NamedTuple):

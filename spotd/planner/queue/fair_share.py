@@ -28,8 +28,7 @@ from spotd.domain.market import Market
 from spotd.domain.node import Node
 from spotd.domain.queue import Limits, QueueEntry, QueueSnapshot, ResourceHolder
 from spotd.domain.states import LeaveReason, NodeState
-from spotd.domain.units import S
-from spotd.money.units import US_PER_H
+from spotd.domain.units import US_PER_H, S
 from spotd.planner.core.gangs import size_of
 from spotd.planner.core.next_effect import may_write
 from spotd.planner.core.plan_builder import PlanBuilder, place

@@ -27,7 +27,6 @@ from spotd.planner.core.next_effect import hearing_since_us, may_have_finished, 
 from spotd.planner.core.plan_builder import LEAVING, PlanBuilder, blamed, place
 from spotd.planner.rules.checkpoint_rollback import may_step_back, resumed_in_vain, step_back
 from spotd.planner.rules.replace_node import gang_of, taking_away
-from spotd.planner.rules.wipe_report import record_wipe
 from spotd.wire import (
     EXIT_DIVERGED,
     EXIT_FENCED,
@@ -469,3 +468,31 @@ def _leave_failed(d: PlanBuilder, node: Node, text: str) -> None:
         d.wake_at(fresh.departure.kept_until_us)
         return
     d.terminate(node, LeaveReason.FAILED, text)
+
+
+def record_wipe(d: PlanBuilder, node: Node, reason: LeaveReason) -> None:
+    """Add an event about whether, where, when and how the node's disks were wiped.
+
+    No event for a node that never had data on them. A cloud discards disks in any case; the event
+    is what the node reported.
+    """
+    if not node.startup.booted_at_us:
+        return
+    where = f"{place(node)}, {node.offer.region}"
+    wiped = bool(node.storage.wiped_at_us)
+    after_s = max(0.0, (node.storage.wiped_at_us - node.training.exited_at_us) / S)
+    text = (
+        f"{where}: disks wiped {after_s:.1f} s after the program ended: {node.storage.wiped_text}"
+        if wiped
+        else f"{where}: disks not wiped, as far as we know: {reason.value}"
+    )
+    d.event(
+        "wipe",
+        text,
+        node,
+        region=node.offer.region,
+        instance=node.instance_id,
+        wiped_at_us=node.storage.wiped_at_us,
+        how=node.storage.wiped_text,
+        why_not="" if wiped else reason.value,
+    )

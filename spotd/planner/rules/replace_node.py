@@ -121,14 +121,7 @@ def withdraw(d: PlanBuilder) -> None:
         newer = [n for n in d.nodes if n.generation > node.generation and n.state not in LEAVING]
         if any(n.chosen for n in newer) or d.job.stop_text or d.ended:
             continue
-        d.set_node(
-            node,
-            state=NodeState.RUNNING,
-            leave_reason=None,
-            leave_text="",
-            left_at_us=0,
-            drained_at_us=0,
-        )
+        d.train_on(node)
         d.event(
             "withdrawn",
             f"the notice for {place(node)} was withdrawn; it trains on",

@@ -188,14 +188,7 @@ def _stay(d: PlanBuilder, running: Node, intent: PolicyIntent) -> None:
         return
     for node in gang:
         if node.state is NodeState.DRAINING:
-            d.set_node(
-                node,
-                state=NodeState.RUNNING,
-                leave_reason=None,
-                leave_text="",
-                left_at_us=0,
-                drained_at_us=0,
-            )
+            d.train_on(node)
     if _pauses(running, intent):
         _pause(d, running, intent)
         return

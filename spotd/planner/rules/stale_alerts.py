@@ -13,7 +13,7 @@ from spotd.domain.events import Severity
 from spotd.domain.node import Node
 from spotd.domain.phase import keeps
 from spotd.domain.states import NodeState
-from spotd.domain.units import S
+from spotd.domain.units import S, format_seconds
 from spotd.planner.core.next_effect import hearing_since_us, suspect
 from spotd.planner.core.plan_builder import LEAVING, PlanBuilder, place
 from spotd.planner.core.shard_stores import longest_pause_s
@@ -70,9 +70,8 @@ def wait(d: PlanBuilder, obstacle: str, advice: Callable[[], str]) -> None:
     )
     if d.now_us >= due_us:
         waited_s = (d.now_us - since_us) / S
-        text = (
-            f"{d.job.name} has waited {_span(waited_s)} for a machine: {obstacle}; try: {advice()}"
-        )
+        waited = format_seconds(waited_s)
+        text = f"{d.job.name} has waited {waited} for a machine: {obstacle}; try: {advice()}"
         d.event("waits", text, severity=Severity.WARNING, alert=True, seconds=waited_s)
         told_us, due_us = d.now_us, d.now_us + int(WAITS_AGAIN_S * S)
     d.set_job(waiting_since_us=since_us, waiting_told_us=told_us)
@@ -98,17 +97,18 @@ def tell_staying(d: PlanBuilder, node: Node) -> None:
     ):
         return
     stays_s = (d.now_us - since_us) / S
+    ago = f"{format_seconds(stays_s)} ago"
     usd_per_h = node.offer.price_microusd_per_h / 1e6
     error = f" ({node.call.effect_error})" if node.call.effect_error else ""
     bill = f"it counts as {format_usd(usd_per_h)}/h until that is over{error}"
     if node.instance_id:
         text = (
-            f"{place(node)} was to end {_span(stays_s)} ago, and {node.offer.provider} still has "
+            f"{place(node)} was to end {ago}, and {node.offer.provider} still has "
             f"{node.instance_id}: {bill}; end it in that cloud's own console"
         )
     else:
         text = (
-            f"{place(node)} was given up {_span(stays_s)} ago, and whether {node.offer.provider} "
+            f"{place(node)} was given up {ago}, and whether {node.offer.provider} "
             f"made a machine of {node.token} is not known: {bill}; look in that cloud's own console"
         )
     d.event("stays", text, node, severity=Severity.ERROR, alert=True, seconds=stays_s)
@@ -139,8 +139,8 @@ def tell_unsaved(d: PlanBuilder) -> None:
     old_s = (d.now_us - saved_us) / S
     step = head.step if head is not None else 0
     text = (
-        f"{d.job.name} has saved nothing for {_span(old_s)}, and should each {_span(every_s)}: if "
-        f"{place(node)} ends now, it goes back to step {step}"
+        f"{d.job.name} has saved nothing for {format_seconds(old_s)}, and should each "
+        f"{format_seconds(every_s)}: if {place(node)} ends now, it goes back to step {step}"
     )
     d.set_job(unsaved_told_us=d.now_us)
     d.event("unsaved", text, node, severity=Severity.ERROR, alert=True, seconds=old_s, step=step)
@@ -164,9 +164,3 @@ def _alarms(since_us: int, at_us: int) -> int:
     """Return the number of alerts that were due by then."""
     over_us = at_us - since_us - int(STAYS_S * S)
     return 0 if over_us < 0 else 1 + over_us // int(STAYS_AGAIN_S * S)
-
-
-def _span(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 2 * 3600 else f"{seconds / 3600:.1f} h"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from providers.base import AuthError
-from providers.serial_console import SerialConsole
+from providers.base import AuthError, SerialConsole
 from tests.clouds.faults import Fault
 from tests.providers.aws.conftest import Rented
 

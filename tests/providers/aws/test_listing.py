@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from providers.aws.listing import qualified_name, read_instance, split_name, tags_of, timestamp_us
-from providers.base import AuthError, CapacityType, Instance, InstanceState
+from providers.aws.listing import qualified_name, read_instance, split_name, tags_of
+from providers.base import AuthError, CapacityType, Instance, InstanceState, timestamp_us
 from tests.clouds.faults import Fault
 from tests.providers.aws.conftest import Rented
 

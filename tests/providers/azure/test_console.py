@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from providers.base import AuthError
-from providers.serial_console import SerialConsole
+from providers.base import AuthError, SerialConsole
 from tests.clouds.azure.serving import StandIn
 from tests.clouds.faults import Fault
 from tests.providers.azure.rig import provider, request

@@ -7,13 +7,8 @@ from typing import Any
 import pytest
 
 from providers.azure.addresses import host_of, private_hosts, public_hosts
-from providers.azure.listing import (
-    failure_of,
-    read_instance,
-    state_of,
-    timestamp_us,
-)
-from providers.base import CapacityType, InstanceState, UnknownOutcome
+from providers.azure.listing import failure_of, read_instance, state_of
+from providers.base import CapacityType, InstanceState, UnknownOutcome, parse_timestamp_us
 from tests.clouds.azure.serving import StandIn
 from tests.clouds.faults import Fault
 from tests.providers.azure.rig import again, provider, request
@@ -141,7 +136,7 @@ def test_capacity(properties: dict[str, Any], capacity: CapacityType) -> None:
 
 @pytest.mark.parametrize("text", ["", None, "yesterday", 5])
 def test_what_is_no_time(text: object) -> None:
-    assert timestamp_us(text) == 0
+    assert parse_timestamp_us(text) == 0
 
 
 def test_an_address_belongs_to_the_machine_of_its_card_however_ids_are_written() -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from providers.base import AuthError
+from providers.base import AuthError, SerialConsole
 from providers.gcp.cloud import CONSOLE_BYTES
-from providers.serial_console import SerialConsole
 from tests.providers.gcp.conftest import Lab, request
 
 

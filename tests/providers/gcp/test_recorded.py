@@ -7,13 +7,19 @@ from typing import Any
 
 import pytest
 
-from providers.base import CapacityType, InstanceState, LeftoverKind, RejectedError
+from providers.base import (
+    CapacityType,
+    InstanceState,
+    LeftoverKind,
+    RejectedError,
+    parse_timestamp_us,
+)
 from providers.gcp.clients import _check_complete
 from providers.gcp.codes import EXISTS, operation_error
 from providers.gcp.leftovers import read_disk
 from providers.gcp.listing import read_instance
 from providers.gcp.names import target_of
-from providers.gcp.operations import is_done, read_creates, timestamp_us
+from providers.gcp.operations import is_done, read_creates
 from providers.gcp.types import read_type
 from tests.fixtures.later import Later
 
@@ -38,7 +44,7 @@ def test_machines() -> None:
     assert (one.region, one.zone) == ("europe-west1", "europe-west1-a")
     assert (one.host, one.instance_type) == ("23.251.128.10", "n1-standard-1")
     assert one.capacity_type is CapacityType.ON_DEMAND
-    assert one.launched_at_us == timestamp_us("2013-12-13T18:43:12.706Z")
+    assert one.launched_at_us == parse_timestamp_us("2013-12-13T18:43:12.706Z")
     states = [machine.state for machine in result.values()]
     assert states.count(InstanceState.RUNNING) == 7
     assert states.count(InstanceState.STOPPING) == 1  # it is suspended
@@ -75,7 +81,7 @@ def test_disks() -> None:
     ]
     one = next(disk for disk in left if disk.leftover_id == "us-central1-b/test1")
     assert (one.kind, one.region) == (LeftoverKind.DISK, "us-central1")
-    assert one.since_us == timestamp_us("2013-09-04T11:03:54.122-07:00")
+    assert one.since_us == parse_timestamp_us("2013-09-04T11:03:54.122-07:00")
 
 
 def test_machine_types() -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from providers.local.control import RunningCloud, running
+from providers.local.control import RunningCloud
+from tests.fixtures.local_cloud import running
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,8 @@ from providers.local.access import (
     token_file,
 )
 from providers.local.cloud import LocalCloud
-from providers.local.control import Control, ControlError, RunningCloud, attach
+from providers.local.control import Control, ControlError, RunningCloud
+from tests.fixtures.local_cloud import attach
 from tests.fixtures.waiting import LIMIT_S
 
 CALLS = [

@@ -16,8 +16,8 @@ import pytest
 
 from providers.base import Instance, InstanceState, OfferRequest, UnknownOutcome
 from providers.local.cloud import LocalCloud
-from providers.local.control import ControlError, RunningCloud, attach, running, start
-from tests.fixtures.local_cloud import find, launch_request, launch_running, run
+from providers.local.control import ControlError, RunningCloud, start
+from tests.fixtures.local_cloud import attach, find, launch_request, launch_running, run, running
 from tests.fixtures.processes import alive, below, carrying, parent_of
 from tests.fixtures.waiting import LIMIT_S, until
 

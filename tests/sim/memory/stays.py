@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from spotd.domain.node import Node, NoticeRecord
+from spotd.domain.node import Node
 from spotd.domain.node_history import FleetHistory, NodeLifetime
 from spotd.domain.states import NodeState
 from spotd.store.node_history import MOST_STAYS
-from spotd.wire import DRILL_SOURCE
 from tests.sim.memory.tables import Tables
 
 
@@ -22,10 +21,6 @@ def _counts(node: Node, since_us: int) -> bool:
     return node.requested_at_us > since_us or bool(lives)
 
 
-def _warns(notice: NoticeRecord) -> bool:
-    return notice.takes_machine and notice.source != DRILL_SOURCE
-
-
 def _stay(node: Node) -> NodeLifetime:
     return NodeLifetime(
         node_id=node.id,
@@ -33,9 +28,7 @@ def _stay(node: Node) -> NodeLifetime:
         asked_at_us=node.moved_at_us or node.requested_at_us,
         refused="" if node.instance_id else node.machine.launch_error_code,
         began_at_us=node.machine.launched_at_us,
-        up_at_us=0 if node.moved_at_us else node.startup.hello_at_us,
         trained_at_us=0 if node.moved_at_us else node.training.first_step_at_us,
         until_us=node.departure.left_at_us or max(node.agent.heard_at_us, node.machine.seen_at_us),
-        warned_at_us=min((n.heard_at_us for n in node.notices if _warns(n)), default=0),
         left=node.departure.leave_reason,
     )

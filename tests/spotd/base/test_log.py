@@ -52,7 +52,7 @@ def configure(form: str = "json", level: str = "info") -> tuple[io.StringIO, Red
 
 def test_json_lines_carry_time_level_logger_and_the_given_fields() -> None:
     out, _ = configure()
-    log.get_logger("spotd.test").info("launched %s", "a node", job="j1", price=3)
+    structlog.get_logger("spotd.test").info("launched %s", "a node", job="j1", price=3)
     [line] = lines_of(out)
     assert line.pop("timestamp", "").endswith("Z")  # type: ignore[attr-defined]
     assert line == {
@@ -80,15 +80,15 @@ def test_chatty_libraries_are_heard_from_warning_on() -> None:
         logging.getLogger(name).warning("trouble")
     logging.getLogger("apscheduler.scheduler").warning("a turn was missed")
     logging.getLogger("paramiko.transport").error("the peer went away")
-    log.get_logger("spotd").debug("own detail")
+    structlog.get_logger("spotd").debug("own detail")
     events = [line["event"] for line in lines_of(out)]
     assert events == ["trouble"] * 4 + ["own detail"]
 
 
 def test_the_level_is_kept() -> None:
     out, _ = configure(level="warning")
-    log.get_logger("spotd").info("no")
-    log.get_logger("spotd").warning("yes")
+    structlog.get_logger("spotd").info("no")
+    structlog.get_logger("spotd").warning("yes")
     assert [line["event"] for line in lines_of(out)] == ["yes"]
 
 
@@ -123,7 +123,7 @@ def test_what_looks_like_a_secret_is_hidden_wherever_it_stands(
     text: str, left: str, form: str
 ) -> None:
     out, _ = configure(form)
-    logger = log.get_logger("spotd")
+    logger = structlog.get_logger("spotd")
     logger.info(text)
     logger.info("event", field=text)
     logger.info("event", nested={"list": [text, {"deep": (text,)}], text: 1})
@@ -176,7 +176,7 @@ def test_an_object_is_logged_as_text_and_redacted() -> None:
         url: str
 
     out, _ = configure()
-    log.get_logger("spotd").info("event", thing=Thing(WEBHOOK))
+    structlog.get_logger("spotd").info("event", thing=Thing(WEBHOOK))
     assert "Thing(url=" in out.getvalue()
     assert "cccc" not in out.getvalue()
 
@@ -188,14 +188,14 @@ def test_local_variables_of_a_traceback_are_not_shown() -> None:
         try:
             raise RuntimeError("failed" + local_value[:0])
         except RuntimeError:
-            log.get_logger("spotd").exception("oh")
+            structlog.get_logger("spotd").exception("oh")
         assert "RuntimeError: failed" in out.getvalue()
         assert local_value not in out.getvalue()
 
 
 def test_text_from_outside_cannot_steer_the_terminal() -> None:
     out, _ = configure("human")
-    log.get_logger("spotd").info("job says", text="\x1b[2Jgone\rover\x9b")
+    structlog.get_logger("spotd").info("job says", text="\x1b[2Jgone\rover\x9b")
     assert "\x1b" not in out.getvalue()
     assert "\r" not in out.getvalue()
     assert "\\x1b[2Jgone\\x0dover\\x9b" in out.getvalue()
@@ -206,14 +206,14 @@ def test_auto_is_words_on_a_terminal_and_json_under_systemd() -> None:
     with os.fdopen(parent, "rb", buffering=0) as reader, os.fdopen(child, "w") as terminal:
         for environ in ({"NO_COLOR": "1"}, {"JOURNAL_STREAM": "8:1"}, {"INVOCATION_ID": "x"}):
             log.configure(stream=terminal, environ=environ, hide=Redactor())
-            log.get_logger("spotd").info("hello")
+            structlog.get_logger("spotd").info("hello")
             terminal.flush()
             text = reader.read(4096)
             assert text.startswith(b"{") is ("NO_COLOR" not in environ)
             assert b"hello" in text
             assert b"\x1b" not in text
     out, _ = configure("auto")
-    log.get_logger("spotd").info("into a pipe")
+    structlog.get_logger("spotd").info("into a pipe")
     assert lines_of(out)[0]["event"] == "into a pipe"
 
 
@@ -291,7 +291,7 @@ def test_at_the_end_all_is_told() -> None:
 def test_another_configuration_forgets_no_count() -> None:
     out, _ = configure()
     for _ in range(FLOOD_LINES + 3):
-        log.get_logger("spotd.test").error("the store is away")
+        structlog.get_logger("spotd.test").error("the store is away")
     configure()
     assert lines_of(out)[-1]["event"] == "3 more were left out of: the store is away"
 
@@ -306,9 +306,10 @@ def test_kinds_without_number_take_no_memory_without_end() -> None:
 
 def test_a_real_process_that_floods_its_log_writes_little() -> None:
     code = (
+        "import structlog\n"
         "from spotd.base import log\n"
         "log.configure(form='json')\n"
-        "said = log.get_logger('spotd.flood')\n"
+        "said = structlog.get_logger('spotd.flood')\n"
         "for number in range(20_000): said.warning('a cloud does not answer', job=f'j{number}')\n"
     )
     done = subprocess.run(

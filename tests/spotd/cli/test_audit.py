@@ -43,7 +43,7 @@ def test_each_request_is_one_line(rig: Rig, spotctl: Spotctl, capsys: Captured) 
 def test_all_pages_are_read(
     rig: Rig, spotctl: Spotctl, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spotd.api.routes.audit.PAGE", 2)
+    monkeypatch.setattr("spotd.api.routes.events.PAGE", 2)
     for number in range(5):
         audit_line(rig, AuditOutcome.REFUSED, f"n{number}")
     assert spotctl(rig, "audit", "-o", "json") == 0

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from providers.base import PREPAID
-from spotd.money.units import US_PER_H
+from spotd.domain.units import US_PER_H
 from tests.spotd.api.rig import OFFERS, SPOT, Rig
 from tests.spotd.cli.conftest import Spotctl
 

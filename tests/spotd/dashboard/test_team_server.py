@@ -399,7 +399,7 @@ def test_a_renewal_that_is_half_done_changes_nothing(tls: TlsTeam) -> None:
 def test_connections_without_a_handshake_are_limited(
     tls: TlsTeam, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    listener = tls.team.server.listener
+    listener = tls.team.server.web.listener
     assert isinstance(listener, TlsListener)
     address = ("127.0.0.1", tls.team.port)
     monkeypatch.setattr(connection_limit, "HANDSHAKE_S", LIMIT_S)
@@ -420,7 +420,7 @@ def test_connections_without_a_handshake_are_limited(
 
 
 def test_only_ciphers_with_forward_secrecy(tls: TlsTeam) -> None:
-    context = tls.team.server.server.config.ssl
+    context = tls.team.server.web.server.config.ssl
     assert context is not None
     for cipher in context.get_ciphers():
         assert cipher["aead"]
@@ -438,7 +438,7 @@ def slow_form(team: Team) -> socket.socket:
 
 def test_slow_forms_keep_nobody_out(team: Team) -> None:
     clients = [slow_form(team) for _ in range(MOST)]
-    connections = team.server.server.server_state.connections
+    connections = team.server.web.server.server_state.connections
     until(lambda: sum(getattr(c, "cycle", None) is not None for c in [*connections]) == MOST)
     assert team.visit().get("/login").status == 200
     for client in clients:
@@ -458,10 +458,10 @@ def test_a_form_that_does_not_come_in_time_is_ended(
 
 
 def test_a_form_that_is_cut_off_is_no_fault(team: Team, caplog: pytest.LogCaptureFixture) -> None:
-    connections = team.server.server.server_state.connections
+    connections = team.server.web.server.server_state.connections
     with slow_form(team):
         until(lambda: any(getattr(c, "cycle", None) is not None for c in [*connections]))
-    until(lambda: not connections and not team.server.server.server_state.tasks)
+    until(lambda: not connections and not team.server.web.server.server_state.tasks)
     assert "Traceback" not in caplog.text
     assert "Exception in ASGI" not in caplog.text
 

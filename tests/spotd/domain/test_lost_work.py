@@ -12,7 +12,6 @@ from spotd.domain.lost_work import (
     LostWork,
     TrainedAttempt,
     describe_lost_work,
-    format_seconds,
     lost_work,
     trained_attempts,
 )
@@ -109,13 +108,6 @@ def test_it_is_told_in_one_clause(lost: LostWork, text: str) -> None:
 
 
 def test_numbers_have_the_digits_that_mean_something() -> None:
-    assert [format_seconds(s) for s in (1.24, 59, 119.6, 121, 7300)] == [
-        "1.2 s",
-        "59 s",
-        "120 s",
-        "2 min",
-        "2.0 h",
-    ]
     assert [format_microusd(u) for u in (0, 123, 999_999, 1_000_000)] == [
         "$0.00",
         "$0.0001",

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import CheckConstraint
 
 import spotd
-from spotd.domain.states import TRANSITIONS, IllegalTransitionError, NodeState, check, diagram
+from spotd.domain.states import TRANSITIONS, IllegalTransitionError, NodeState, check
 from spotd.store import schema
 
 L, B, R, D, T, G = NodeState
@@ -63,6 +63,16 @@ def test_the_schema_allows_these_states_and_no_others() -> None:
     checks = [c for c in schema.nodes.constraints if isinstance(c, CheckConstraint)]
     (states,) = [str(c.sqltext) for c in checks if str(c.sqltext).startswith("state ")]
     assert set(re.findall(r"'(\w+)'", states)) == {state.value for state in NodeState}
+
+
+def diagram() -> str:
+    """The table as a Mermaid state diagram."""
+    lines = ["stateDiagram-v2", "    [*] --> launching"]
+    for old in NodeState:
+        lines += [
+            f"    {old.value} --> {new.value}" for new in NodeState if new in TRANSITIONS[old]
+        ]
+    return "\n".join([*lines, "    gone --> [*]"])
 
 
 EXPECTED = """\

@@ -13,7 +13,7 @@ from spotd.domain.node import Node
 from spotd.domain.node_history import FleetHistory, NodeLifetime
 from spotd.domain.preferences import Preferences, Speed
 from spotd.domain.states import LeaveReason, NodeState, Outcome
-from spotd.domain.units import S
+from spotd.domain.units import US_PER_H, S
 from spotd.history.completion_estimate import (
     ANEW,
     ENDED,
@@ -27,7 +27,6 @@ from spotd.history.completion_estimate import (
     step_times,
 )
 from spotd.money.hour_breakdown import Segment, Steps
-from spotd.money.units import US_PER_H
 from spotd.planner.core.remaining_work import START_S
 from tests.spotd.planner.build import NOW, head, market, node, spec, view
 

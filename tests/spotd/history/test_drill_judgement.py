@@ -13,8 +13,15 @@ from spotd.domain.fault_drill import SLACK_S, DrillEnd, DrillKind, FaultDrill
 from spotd.domain.job import CheckpointSpec
 from spotd.domain.states import LeaveReason, NodeState, Outcome
 from spotd.domain.units import S
-from spotd.history.drill_judgement import DrillRecord, Report, Save, judge
-from spotd.history.loss_continuity import LEAST, seam_of, sigmas_off
+from spotd.history.drill_judgement import (
+    LEAST,
+    DrillRecord,
+    Report,
+    Save,
+    judge,
+    seam_of,
+    sigmas_off,
+)
 from tests.spotd.planner.build import NOW, job, node, spec
 
 R, G, T = NodeState.RUNNING, NodeState.GONE, NodeState.TERMINATING

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from spotd.domain.states import LeaveReason
-from spotd.domain.units import S
+from spotd.domain.units import US_PER_H, S
 from spotd.history.interruption_stats import (
     GroupBy,
     InterruptionRate,
@@ -19,7 +19,6 @@ from spotd.history.interruption_stats import (
     total,
     weekday_of,
 )
-from spotd.money.units import US_PER_H
 
 MONDAY = 1_763_942_400 * S  # 2025-11-24T00:00Z
 KEY = "aws/us-east-1/us-east-1a/p5.48xlarge/spot"

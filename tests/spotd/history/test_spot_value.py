@@ -55,6 +55,34 @@ def test_the_case_study_saves_less_than_its_discount() -> None:
         assert 0 < low <= high <= 0.255, "guides say 30 to 75 %, at these very prices"
 
 
+@pytest.mark.req("CST-08")
+@pytest.mark.parametrize(
+    ("discount", "saves", "resumes", "left"),
+    [(0.30, 0.10, 0.05, 0.1915), (0.30, 0.05, 0.02, 0.2503)]
+    + [(0.50, 0.10, 0.05, 0.4225), (0.50, 0.05, 0.02, 0.4645)],
+)
+def test_what_saves_and_resumes_leave_of_a_discount(
+    discount: float, saves: float, resumes: float, left: float
+) -> None:
+    """They make a run 5 to 10 and 2 to 5 % longer: a source says 20 to 35 % is left of 30 to 50."""
+    stall = 1 - 1 / (1 + saves)
+    lost = 1 - 1 / ((1 + saves) * (1 + resumes)) - stall
+    cost = InterruptionCost(1, 1.0, 0.0, stall)
+    assert 1 - useful_hour_cost(1 - discount, 0.0, lost, cost).usd == pytest.approx(left)
+
+
+@pytest.mark.req("CST-09")
+def test_ten_interruptions_that_halve_a_saving() -> None:
+    """A run that is 21.4 % longer, 2.1 % each, turns 30 % into 15 %."""
+    hour = InterruptionCost(1, 1.0, 0.0)
+    result = compare((0.70, 0.0), (0.85, 0.0), SEEN, 0.0, hour)
+    assert result.break_even is not None
+    lost = result.break_even * hour.loss_h
+    assert lost / (1 - lost) == pytest.approx(0.214, abs=5e-4)
+    assert lost / (1 - lost) / 10 == pytest.approx(0.021, abs=5e-4)
+    assert useful_hour_cost(0.70, 0.0, lost, hour).usd == pytest.approx(1 - 0.15)
+
+
 def test_terms_add_up() -> None:
     cost = InterruptionCost(4, 0.1, 0.05, stall=0.02)
     result = useful_hour_cost(80.0, 3.0, 0.05, cost)

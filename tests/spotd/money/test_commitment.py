@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spotd.domain.units import US_PER_H
 from spotd.money.commitment import (
     HourlyUse,
     MonthlyBill,
@@ -21,7 +22,6 @@ from spotd.money.commitment import (
     marginal_value,
     mean_price,
 )
-from spotd.money.units import US_PER_H
 
 YEAR_H = 8760
 PRICES = Prices(on_demand=55.04, spot=19.93, committed=33.02)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spotd.money.budget import DAY_US, Spending
+from spotd.domain.units import DAY_US
+from spotd.money.budget import Spending
 from spotd.money.hour_breakdown import Segment
 from spotd.money.outliers import LEAST_DAYS, ProjectBaseline, outliers, usual
 

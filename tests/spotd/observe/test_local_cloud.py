@@ -11,7 +11,7 @@ import pytest
 
 from providers.base import CapacityType, InstanceState, Launched, NoticeKind, OfferRequest
 from providers.local.cloud import LocalCloud
-from providers.local.control import RunningCloud, running
+from providers.local.control import RunningCloud
 from providers.stores.local import LocalStore
 from spotd.act.bundle import Bundle
 from spotd.act.effects import launch_request
@@ -24,6 +24,7 @@ from spotd.observe.nodes import Follower
 from spotd.planner.core.node_bootstrap import agent_config
 from spotd.store.sql_store import SqlStore
 from tests.fixtures import sshd
+from tests.fixtures.local_cloud import running
 from tests.fixtures.station import NODE
 from tests.fixtures.waiting import wait_until
 from tests.spotd.store import build

@@ -14,10 +14,10 @@ import pytest
 
 from providers.base import EXPIRES_TAG
 from providers.local.cloud import LocalCloud
-from providers.local.control import RunningCloud, running
+from providers.local.control import RunningCloud
 from spotd.base.clock import ticks_ns
 from spotd.reaper.command import main
-from tests.fixtures.local_cloud import launch_running
+from tests.fixtures.local_cloud import launch_running, running
 from tests.fixtures.waiting import LIMIT_S, until
 
 DAY_S = 86_400

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from spotd.sizing import cards
-from spotd.sizing.machines import proposed
-from spotd.sizing.sizes import Measured, around, on_offer, size, size_data, with_hardware
+from spotd.sizing.sizes import Measured, around, on_offer, proposed, size, size_data, with_hardware
 from spotd.sizing.task import task_of
 from tests.spotd.sizing.told import tuned
 

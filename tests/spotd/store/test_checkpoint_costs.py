@@ -13,8 +13,8 @@ from providers.stores.bucket import PART_BYTES
 from spotd.domain.job import CheckpointSpec
 from spotd.domain.market import Market
 from spotd.domain.node import Node
-from spotd.domain.units import S
-from spotd.store.checkpoint_costs import MONTH_H, Window, restores, storage
+from spotd.domain.units import MONTH_H, S
+from spotd.store.checkpoint_costs import Window, restores, storage, storage_items
 from spotd.store.checkpoints import CheckpointRow
 from spotd.store.storage_costs import COMMIT_WRITES, egress, extras_of, requests
 from tests.spotd.planner.build import job, market, node, offer, spec
@@ -52,6 +52,16 @@ def test_what_is_kept_beside_the_machine_left_nothing() -> None:
         [],
         [],
     )
+
+
+@pytest.mark.req("CST-02")
+def test_storage_is_prorated_by_the_month() -> None:
+    """1.5 TB for 16 days at $0.10 per GB and month: $77.42 by 31 days, $80.00 by 30."""
+    price = replace(storage_prices()["aws"], tiers=((float("inf"), 100_000),))
+    until_us = 16 * 86_400 * S
+    lies = [(1500 << 30, 0, until_us)]
+    [item] = storage_items(price, "checkpoints", lies, "aws", Window(0, until_us))
+    assert 77.42e6 <= item.cost_microusd <= 80.00e6
 
 
 def test_what_a_checkpoint_shares_with_an_earlier_one_is_uploaded_and_stored_once() -> None:

@@ -43,7 +43,6 @@ def test_each_kind_of_end(store: Store) -> None:
             refused="",
             began_at_us=NOW + 2 * S,
             until_us=NOW + 90 * S,
-            warned_at_us=NOW + 60 * S,
             left=LeaveReason.PREEMPTED,
         ),
         NodeLifetime("j3-g1-0", KEY, NOW + 2, "", NOW + 2 * S, until_us=NOW + 40 * S),
@@ -62,7 +61,7 @@ def test_a_notice_that_was_taken_back_and_a_recommendation_warn_of_nothing(store
             *([("notice_withdrawn", {"notice_id": ident})] if withdrawn else []),
         ]
         store.journal.record([said(*entries, first=1 + 2 * number, heard_at_us=NOW + S)])
-    assert store.node_history.fleet(0, NOW).stays[0].warned_at_us == 0
+    assert [life.notice_us for life in store.node_history.machine_lives(0)] == [0]
 
 
 def test_what_is_longer_ago_counts_for_as_long_as_it_lives(store: Store) -> None:

@@ -178,7 +178,7 @@ def test_its_stay_goes_on_and_tells_nothing_of_coming_up(store: Store) -> None:
     stays = {stay.node_id: stay for stay in store.node_history.fleet(0, AT + HOUR).stays}
     old, new = stays[OLD], stays[NEW]
     assert (old.until_us, old.lost) == (AT, False)
-    assert (new.asked_at_us, new.began_at_us, new.up_at_us, new.trained_at_us) == (AT, AT, 0, 0)
+    assert (new.asked_at_us, new.began_at_us, new.trained_at_us) == (AT, AT, 0)
     assert stays[LOST].lost
 
 

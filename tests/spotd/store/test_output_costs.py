@@ -10,8 +10,8 @@ from providers.catalogs.storage import GB as GIB
 from providers.catalogs.storage import storage_prices
 from providers.stores.bucket import PART_BYTES
 from spotd.domain.job import CheckpointSpec
-from spotd.domain.units import S
-from spotd.store.checkpoint_costs import MONTH_H, Window
+from spotd.domain.units import MONTH_H, S
+from spotd.store.checkpoint_costs import Window
 from spotd.store.output_costs import output_costs
 from spotd.store.outputs import StoredOutput
 from tests.spotd.planner.build import job, market, node, offer, spec

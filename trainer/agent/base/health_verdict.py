@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from spotd.wire import EXIT_HUNG, EXIT_UNFIT, STARTED, UNWELL, JournalEntry
@@ -60,3 +60,16 @@ def health_history(entries: Sequence[JournalEntry]) -> HealthHistory:
         elif entry.kind == STARTED:
             pending = None
     return HealthHistory(restarted, pending)
+
+
+@dataclass(frozen=True)
+class HealthWarning:
+    """A named verdict, its sentence for people, and its numbers."""
+
+    verdict: str
+    text: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the data of a WARNING entry."""
+        return {"text": self.text, "verdict": self.verdict, "about": dict(self.data)}

@@ -1,7 +1,11 @@
-"""Find a Python that can run the saver, which needs more than the agent does."""
+"""Find a Python that can run the saver, which needs more than the agent does, and run modules with
+it beside the agent."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -42,3 +46,24 @@ def add_saver_packages(home: Path) -> None:
     packages = home / BUILT / f"lib/python3.{sys.version_info[1]}/site-packages"
     if packages.is_dir() and str(packages) not in sys.path:
         sys.path.append(str(packages))
+
+
+def start_side_program(
+    python: str, module: str, request: object, *arguments: str
+) -> subprocess.Popen[bytes]:
+    """Run `module` with `python`, and send it `request` as one JSON line on stdin, where nobody
+    else can read it.
+
+    The program ends when its stdin is closed, so also when the agent ends. Raises OSError.
+    """
+    process = subprocess.Popen(
+        [python, "-m", module, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+        start_new_session=True,
+    )
+    assert process.stdin is not None  # noqa: S101 - it is a pipe
+    process.stdin.write(json.dumps(request).encode() + b"\n")
+    process.stdin.flush()
+    return process

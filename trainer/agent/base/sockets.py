@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import socket
 import struct
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from spotd.wire import MAX_LINE_BYTES
 
@@ -103,3 +105,12 @@ class Listener:
             with self._lock:
                 self._connections.discard(connection)
             peer.close()
+
+
+def parse_object(line: bytes) -> dict[str, Any]:
+    """Parse a line that is a JSON object; {} for anything else."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}

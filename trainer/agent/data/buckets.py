@@ -20,8 +20,7 @@ from spotd.wire import Bucket, StartDocument
 from trainer.agent.base.context import AgentContext
 from trainer.agent.base.journal import Journal, JournalReader
 from trainer.agent.base.paths import AgentPaths
-from trainer.agent.base.pythons import find_python
-from trainer.agent.base.side_programs import start_side_program
+from trainer.agent.base.pythons import find_python, start_side_program
 from trainer.mounts.byte_counter import Source, read_counts
 
 REPORT_EVERY_S = 60.0

@@ -18,8 +18,7 @@ from spotd.wire import StartDocument
 from trainer.agent.base.context import AgentContext
 from trainer.agent.base.desired_state import DesiredState
 from trainer.agent.base.phase import Phase
-from trainer.agent.base.pythons import find_python
-from trainer.agent.base.side_programs import start_side_program
+from trainer.agent.base.pythons import find_python, start_side_program
 
 QUIET_S = 10.0  # a cache is uploaded after so long without a change
 _POLL_S = 0.2

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from trainer.agent.cleanup.wipe import mount_points
 from trainer.agent.data.rclone import MIN_VERSION
-from trainer.agent.process.commands import run_command
+from trainer.agent.process.processes import run_command
 
 DEVICE = Path("/dev/fuse")
 CONF = Path("/etc/fuse.conf")

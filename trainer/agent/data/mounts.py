@@ -21,10 +21,10 @@ from typing import Any
 from spotd.wire import Bucket, MountMode, StartDocument
 from trainer.agent.base.context import AgentContext
 from trainer.agent.base.desired_state import DesiredState
+from trainer.agent.base.health_verdict import HealthWarning
 from trainer.agent.base.paths import AgentPaths, write_private
 from trainer.agent.base.phase import AFTER_PROGRAM, Phase
 from trainer.agent.base.redaction import secret_values
-from trainer.agent.base.warnings import HealthWarning
 from trainer.agent.data import read_meter
 from trainer.agent.data.fuse import (
     FuseError,

@@ -7,7 +7,6 @@ daemon's `here`.
 
 from __future__ import annotations
 
-import json
 import socket
 import threading
 from collections.abc import Callable, Mapping
@@ -25,7 +24,7 @@ from spotd.wire import (
     parse_presence,
     parse_reply,
 )
-from trainer.agent.base.sockets import Connection, Listener
+from trainer.agent.base.sockets import Connection, Listener, parse_object
 
 
 class Control:
@@ -69,7 +68,7 @@ class Control:
         line = connection.read_line()
         if not line:
             return
-        request = _parse(line)
+        request = parse_object(line)
         if "wake" in request:
             self._wake()
         elif "here" in request:
@@ -97,14 +96,6 @@ class Control:
         finally:
             with self._lock:
                 self._watchers.discard(connection)
-
-
-def _parse(line: bytes) -> dict[str, Any]:
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def send_command(path: Path, line: bytes, timeout_s: float) -> Reply:

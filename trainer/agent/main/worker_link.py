@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeGuard
 
 from spotd import wire
-from trainer.agent.base.sockets import Connection, Listener
+from trainer.agent.base.sockets import Connection, Listener, parse_object
 
 # Entries that a training process may write to the journal; the others are the agent's.
 WORKER_KINDS = frozenset(
@@ -114,7 +113,7 @@ class WorkerLink:
 
     def _parse_hello(self, text: bytes) -> dict[str, Any] | None:
         """Return the first message of a connection, or None if it is not a hello."""
-        hello = _parse(text).get("hello")
+        hello = parse_object(text).get("hello")
         if isinstance(hello, dict):
             return hello
         if text:
@@ -122,7 +121,7 @@ class WorkerLink:
         return None
 
     def _dispatch(self, text: bytes) -> None:
-        message = _parse(text)
+        message = parse_object(text)
         kind, data, exiting = message.get("kind"), message.get("data"), message.get("exit")
         busy_s, at, saver = message.get("busy_s"), message.get("at"), message.get("saver")
         if isinstance(kind, str) and kind in WORKER_KINDS and isinstance(data, dict):
@@ -158,11 +157,3 @@ def _is_count(value: Any) -> TypeGuard[int]:
 
 def _is_argv(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(item, str) for item in value)
-
-
-def _parse(text: bytes) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}

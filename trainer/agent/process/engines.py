@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.agent.process.commands import run_command
+from trainer.agent.process.processes import run_command
 
 PODMAN, DOCKER = "podman", "docker"
 HUB = "docker.io"

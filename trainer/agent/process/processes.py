@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -380,3 +380,23 @@ def _is_launcher(argv: list[str]) -> bool:
         if not argument.startswith("-"):
             return Path(argument).name in _LAUNCHERS
     return False
+
+
+def run_command(
+    argv: Sequence[str], timeout_s: float, **environ: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a command with `environ` added to ours. A command that cannot run or times out has exit
+    code 127."""
+    try:
+        return subprocess.run(
+            list(argv),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            check=False,
+            env={**os.environ, **environ},
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return subprocess.CompletedProcess(list(argv), 127, "", str(error))

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from statistics import median
 
-from trainer.agent.base.warnings import HealthWarning
+from trainer.agent.base.health_verdict import HealthWarning
 
 NAN = "nan"
 NAN_AFTER_RESUME = "nan_after_resume"

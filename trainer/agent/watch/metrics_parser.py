@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from spotd import wire
-from trainer.agent.base.warnings import HealthWarning
+from trainer.agent.base.health_verdict import HealthWarning
 from trainer.agent.watch.loss_checks import NAN_AFTER_RESUME, LossChecker
 from trainer.agent.watch.straggler_detector import StragglerDetector
 

@@ -8,7 +8,7 @@ for. The visible sign is that a program that reports steps makes none; silence i
 
 from __future__ import annotations
 
-from trainer.agent.base.warnings import HealthWarning
+from trainer.agent.base.health_verdict import HealthWarning
 from trainer.agent.watch.hang_detector import MAX_GAP_S
 
 PEERS = "peers"

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from trainer.agent.base.warnings import HealthWarning
+from trainer.agent.base.health_verdict import HealthWarning
 
 STRAGGLER = "straggler"
 RATIO = 0.6

@@ -15,9 +15,15 @@ from spotd import wire
 from spotd.wire import EXIT_FENCED, EXIT_FINISHED, EXIT_RELEASED
 from trainer.agent.base.context import AgentContext
 from trainer.agent.base.desired_state import DesiredState
-from trainer.agent.base.health_verdict import GPU, HUNG, MACHINE, MOUNT, HealthVerdict
+from trainer.agent.base.health_verdict import (
+    GPU,
+    HUNG,
+    MACHINE,
+    MOUNT,
+    HealthVerdict,
+    HealthWarning,
+)
 from trainer.agent.base.phase import AFTER_PROGRAM, Phase
-from trainer.agent.base.warnings import HealthWarning
 from trainer.agent.data.mounts import Mounts
 from trainer.agent.run.journal_replay import JournalReplay, WorkerFact, parse_worker_fact
 from trainer.agent.run.timing_stats import TimingStats

@@ -20,6 +20,12 @@ from .job import Job
 from .layout import lay_out, read_tensors, stage
 
 
+def local_world_size() -> int:
+    """Ranks on this machine; 0 if the launcher does not say."""
+    value = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return int(value) if value.isdecimal() else 0
+
+
 @dataclass
 class Ranks:
     """This process: `rank` of `size`, `local_rank` on this machine."""
@@ -55,8 +61,7 @@ class Ranks:
     @property
     def per_node(self) -> int:
         """Ranks on each machine; 0 if the launcher does not say."""
-        value = os.environ.get("LOCAL_WORLD_SIZE", "")
-        return int(value) if value.isdecimal() else 0
+        return local_world_size()
 
     def exchange(self, numbers: Sequence[float]) -> list[float] | None:
         """Start to sum `numbers` over the ranks; return the sums of the previous call.

@@ -65,7 +65,7 @@ def test_who_only_connects_keeps_nobody_out_and_uses_up_no_files(
     monkeypatch.setattr(connection_limit, "SILENT_S", 0.5)
     idle = [socket.create_connection(("127.0.0.1", door.port), 10) for _ in range(2 * MOST)]
     assert ask(door, "/metrics", f"Bearer {TOKEN}")[0] == 200
-    assert len(door.server.server_state.connections) <= MOST
+    assert len(door.web.server.server_state.connections) <= MOST
     for one in idle:
         with contextlib.suppress(ConnectionError):
             assert one.recv(1) == b""  # closed, all of them

@@ -307,7 +307,7 @@ def test_a_viewer_is_told_by_spotctl(rig: Rig) -> None:
 def test_the_audit_is_read_by_pages(
     rig: Rig, admin: PathClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spotd.api.routes.audit.PAGE", 2)
+    monkeypatch.setattr("spotd.api.routes.events.PAGE", 2)
     row = AuditRow(rig.clock.now_us(), 7, "ada", "cancel", "gpt", AuditOutcome.REFUSED, "no")
     for at in range(3):
         rig.store.audit.add(dataclasses.replace(row, text=str(at)))

@@ -77,7 +77,7 @@ def test_serves_and_cleans_up(path: Path) -> None:
     finally:
         server.stop()
     assert not path.exists()
-    assert not server.thread.is_alive()
+    assert not server.web.thread.is_alive()
 
 
 def test_a_busy_socket_is_refused_and_stays_alive(path: Path) -> None:
@@ -149,13 +149,13 @@ def test_stop_does_not_wait_for_a_long_poll(path: Path) -> None:
     thread = threading.Thread(target=wait)
     thread.start()
     end = time.monotonic() + 5
-    while not server.uvicorn_server.server_state.tasks and time.monotonic() < end:
+    while not server.web.server.server_state.tasks and time.monotonic() < end:
         time.sleep(0.005)
     started = time.monotonic()
     server.stop()
     thread.join(LIMIT_S)
     assert time.monotonic() - started < 4
-    assert not server.thread.is_alive()
+    assert not server.web.thread.is_alive()
 
 
 @pytest.mark.parametrize("name", ["x" * 120, "taken/spotd.sock"])

@@ -225,6 +225,8 @@ def test_the_same_work_in_the_same_places_is_reckoned_once_and_other_work_anew()
     assert alone is not told, "a list of its own"
     long = replace(plain, preferences=replace(plain.preferences, work_s=9 * 86_400.0))
     assert worths(view(job={"spec": long}), sold, NOW, rank(long, sold, NOW)) != told
-    lost = NodeLifetime("x-g1-0", SPOT.key, NOW, "", NOW, 0, 0, NOW + 900 * S, 0, LeaveReason.LOST)
+    lost = NodeLifetime(
+        "x-g1-0", SPOT.key, NOW, "", NOW, until_us=NOW + 900 * S, left=LeaveReason.LOST
+    )
     again = changed(sold, past=FleetHistory((lost,)))
     assert worths(view(job={"spec": plain}), again, NOW, rank(plain, again, NOW)) != told

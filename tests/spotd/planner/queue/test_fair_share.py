@@ -16,9 +16,8 @@ from spotd.domain.node import EffectKind
 from spotd.domain.on_node_loss import Elastic, OnNodeLoss
 from spotd.domain.queue import Limits, QueueEntry, QueueSnapshot, ResourceHolder
 from spotd.domain.states import LeaveReason, NodeState
-from spotd.domain.units import S
+from spotd.domain.units import US_PER_H, S
 from spotd.domain.view import View
-from spotd.money.units import US_PER_H
 from spotd.planner.queue.fair_share import (
     COOLDOWN_US,
     HALF_LIFE_US,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spotd.act.secrets import open_job_secrets
 from spotd.base.clock import RandomIds
+from spotd.daemon.wiring import open_job_secrets
 from spotd.security.master_key import MasterKeyError
 from spotd.security.secrets import KeyRing, SecretBox, seal_secrets
 from spotd.store.secrets import SecretRow

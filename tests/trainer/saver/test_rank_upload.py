@@ -11,7 +11,7 @@ import pytest
 from providers.stores.base import StoreUnavailableError
 from tests.trainer.saver.rig import Gate, Rig
 from trainer.saver import save_worker as save_worker_module
-from trainer.saver.upload_concurrency import (
+from trainer.saver.rank_upload import (
     MAX_CONCURRENCY,
     SUCCESSES_BEFORE_INCREASE,
     UploadConcurrency,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spotd.base.listen_address import split_listen
+from spotd.base.addresses import split_listen
 
 
 @pytest.mark.parametrize(

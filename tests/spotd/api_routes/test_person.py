@@ -7,7 +7,7 @@ import pwd
 
 import pytest
 
-from spotd.base.person_name import is_person, uid_of
+from spotd.api_routes.person import is_person, uid_of
 
 
 def test_names_that_are_possible_and_not() -> None:
