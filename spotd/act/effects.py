@@ -465,4 +465,4 @@ def terms_for(
     gb = gb_microusd(node.offer, place, first_tier_prices())
     storage_price = storage_prices().get(place.cloud)
     put = storage_price.microusd_per_1000_writes / 1000 if storage_price else None
-    return terms_of(node.offer, lives, job.spec.num_nodes, gb, put)
+    return terms_of(node.offer, lives, job.spec.resources.num_nodes, gb, put)

@@ -255,7 +255,7 @@ def open_job_secrets(store: Store, vault: SecretBox, job_id: str) -> dict[str, s
     """
     own = open_secrets(vault, job_id, store.jobs.secrets(job_id))
     job = store.jobs.find(job_id)
-    wanted = set(job.spec.secrets) - set(own) if job is not None else set()
+    wanted = set(job.spec.program.secrets) - set(own) if job is not None else set()
     stored = open_secrets(vault, "", store.secrets.values(wanted)) if wanted else {}
     if gone := sorted(wanted - set(stored)):
         text = f"the secret {gone[0]} of job {job_id} is no longer stored"

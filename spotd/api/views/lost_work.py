@@ -97,15 +97,15 @@ def unsaved_work_warnings(
     each, on average, because it starts from the beginning.
     """
     checkpoint = spec.checkpoint
-    if checkpoint.engine != "none" or checkpoint.directory or spec.bake:
+    if checkpoint.engine != "none" or checkpoint.directory or spec.program.bake:
         return []
     spot = [row for row in ranked if row.offer.capacity_type is CapacityType.SPOT]
     row = next((row for row in spot if not row.excluded), spot[0] if spot else None)
     if row is None:
         return []
     lives = call.context.store.node_history.observed_lifetimes(call.now_us - int(WITHIN_S * S))
-    hours = mtbf_s(row.offer, lives, spec.num_nodes) / 3600
-    usd = hours * row.offer.price_microusd_per_h * spec.num_nodes / 1e6
+    hours = mtbf_s(row.offer, lives, spec.resources.num_nodes) / 3600
+    usd = hours * row.offer.price_microusd_per_h * spec.resources.num_nodes / 1e6
     place = f"{row.offer.provider}/{row.offer.zone}"
     text = (
         "this job saves no checkpoints: a preemption deletes all of its work, and it starts again "
