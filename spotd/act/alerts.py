@@ -332,7 +332,7 @@ class Delivery:
         store.alerts.mark(rows, sent_at_us, next_at_us, error)
 
     def _report(self, name: str, error: str, store: Store) -> None:
-        text = f"alert route {name} is out of use: {error}"
+        text = f"alert route {name} is disabled: {error}"
         key = f"route:{name}"
         event = Event("alert_route", text, severity=Severity.ERROR, alert=True, key=key)
         store.events.add("", event, self._clock.now_us())

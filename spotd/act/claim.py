@@ -86,7 +86,7 @@ class DeploymentClaim:
             return ""
         return (
             f"{other.holder} uses another copy of this database for the same deployment: this "
-            "spotd stands still. Stop one of the two for good; when that one is gone, this one "
+            "spotd makes no changes. Stop one of the two for good; when that one is gone, this one "
             f"continues within {GONE_AFTER * self._every_s:.0f} s"
         )
 
@@ -120,7 +120,7 @@ class DeploymentClaim:
         try:
             self._keep(store)
         except ConflictError:
-            log.info("somebody else wrote the claim; the next look tells who")
+            log.info("another spotd wrote the claim; the next check shows which")
         except ObjectStoreError as error:
             log.info("the claim could not be renewed", error=str(error))
 

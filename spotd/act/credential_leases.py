@@ -189,7 +189,7 @@ class CredentialLeases:
             return replace(one, options=self._bucket_options(one.url, cloud))
         data = self._datasets().get(name)
         if data is None:
-            text = f"data set {name} is not configured any more: put [datasets.{name}] back"
+            text = f"data set {name} is no longer configured: add [datasets.{name}] again"
             raise StoreUnavailableError(text)
         way = way_of(data, node.offer, self._known()[0])
         return replace(
@@ -306,7 +306,8 @@ def _without(node: Node, url: str, error: Exception) -> Event:
 def _late(node: Node, now_us: int, error: Exception) -> Event:
     text = (
         f"the credentials of the checkpoint store on {node.instance_id} in "
-        f"{node.offer.provider}/{node.offer.zone} cannot be renewed ({error}): it trains on, and "
+        f"{node.offer.provider}/{node.offer.zone} cannot be renewed ({error}): it keeps "
+        "training, and "
         f"saves for {left_h(node, now_us):.1f} h more"
     )
     return Event("not_lent", text, node.id, Severity.ERROR, alert=True, key="not_lent")

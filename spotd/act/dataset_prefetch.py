@@ -173,7 +173,7 @@ class DatasetPrefetch:
             log.warning("the store does not answer", duty="stage", error=str(error))
         except Exception:
             self._pause(work)
-            log.exception("data was not brought", copy=leg.copy)
+            log.exception("data was not copied", copy=leg.copy)
 
     def _pause(self, work: _Work) -> None:
         self._paused_s[work.job.id, work.leg.copy] = time.monotonic() + PAUSE_S
@@ -193,7 +193,7 @@ class DatasetPrefetch:
                 self._note(leg.copy)
                 return
             self._permit(work, missing_objects(list_data(source), near), begin=True)
-            text = f"{_named(leg)} is brought ahead of the job"
+            text = f"{_named(leg)} is copied ahead of the job"
             self._tell(work.store, work.job, leg, BEGUN, text)
             copy_dataset(source, near, lambda batch: self._permit(work, batch), self._pacing(work))
         now_us = self._clock.now_us()
@@ -203,7 +203,7 @@ class DatasetPrefetch:
             leg.copy, 0
         )
         text = (
-            f"{_named(leg)} is there ahead of the job, for {format_microusd(spent)} with a month "
+            f"{_named(leg)} is copied ahead of the job, for {format_microusd(spent)} with a month "
             "there"
         )
         self._tell(work.store, work.job, leg, DONE, text)
@@ -229,7 +229,10 @@ class DatasetPrefetch:
         way = sum(row.egress_microusd for row in rows if row.url == leg.copy)
         one_way = market.datasets[leg.name].max_microusd
         if way + egress > one_way:
-            text = f"its way would cost {format_microusd(way + egress)}, above max_usd of data set"
+            text = (
+                f"its transfer would cost {format_microusd(way + egress)}, above max_usd of "
+                "data set"
+            )
             raise _EndedError(f"{text} {leg.name}", news=True)
         if begin and work.left_microusd is not None and adds > work.left_microusd:
             raise _EndedError(beyond_job(adds), news=True)
@@ -260,13 +263,13 @@ class DatasetPrefetch:
             raise _EndedError("this box stops")
         leg, job = work.leg, work.store.jobs.find(work.job.id)
         if job is None or job.outcome is not None or job.desired is not Desired.RUN:
-            raise _EndedError("the job does not want it any more")
+            raise _EndedError("the job no longer needs it")
         market = self._market()
         if why := self._withheld(market):
             raise _EndedError(why)
         data = market.datasets.get(leg.name)
         if data is None or data.url != leg.source or leg.copy not in data.copies:
-            raise _EndedError("it is not declared any more")
+            raise _EndedError("it is no longer declared")
         for node in work.store.nodes.active():
             if way_of(data, node.offer, market.places).near != leg.copy:
                 continue
@@ -302,7 +305,7 @@ class DatasetPrefetch:
                 if is_complete(near) or any(is_data(one) for one in near.list("")):
                     continue
             except (StoreError, UserError) as error:
-                log.warning("a copy cannot be looked at", url=url, error=str(error))
+                log.warning("a copy cannot be checked", url=url, error=str(error))
                 continue
             store.transfers.end(job_id, url, self._clock.now_us())
 
@@ -324,4 +327,4 @@ def _named(leg: PlannedCopy) -> str:
 
 
 def _not_brought(leg: PlannedCopy, why: str) -> str:
-    return f"data set {leg.name} is not brought ahead to {leg.copy}: {why}"
+    return f"data set {leg.name} is not copied ahead to {leg.copy}: {why}"

@@ -266,7 +266,7 @@ def _provider(effect: Effect, world: EffectContext) -> Provider:
 
 def not_configured(provider: str) -> str:
     """Return the message about a provider that the configuration no longer has."""
-    return f"{provider} is not configured any more: put [providers.{provider}] back"
+    return f"{provider} is no longer configured: add [providers.{provider}] again"
 
 
 def _launch(effect: Effect, world: EffectContext) -> Record:
@@ -274,7 +274,7 @@ def _launch(effect: Effect, world: EffectContext) -> Record:
     request = launch_request(effect, world.keys(node.job_id), world.deployment)
     world.store_access.lendable(effect.job, node)
     if world.clock.now_us() > last_start_us(effect.kind, effect.deadline_us):
-        raise LinkError("it took too long to find out whether its store can be lent")
+        raise LinkError("it took too long to check whether credentials for its store can be leased")
     outcome = _provider(effect, world).launch(request)
 
     def record() -> None:

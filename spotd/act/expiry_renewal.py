@@ -47,6 +47,6 @@ def _late(node: Node, now_us: int, error: ProviderError) -> Event:
     left_h = max(0.0, (expires_us(node) - now_us) / S / 3600)
     text = (
         f"the expiry of {node.instance_id} in {node.offer.provider}/{node.offer.zone} cannot be "
-        f"moved on ({error}): spot-reaper ends it in {left_h:.1f} h"
+        f"renewed ({error}): spot-reaper ends it in {left_h:.1f} h"
     )
     return Event("not_renewed", text, node.id, Severity.ERROR, alert=True, key="not_renewed")

@@ -137,7 +137,7 @@ def _make_image(job: Job, node: Node, provider: Provider, world: BuildContext) -
     """
     store, clock = world.store, world.clock
     if not isinstance(provider, ImageMaker):
-        text = f"{provider.name} makes no images of machines"
+        text = f"{provider.name} cannot make images of machines"
         return lambda: _record_never(store, node, text, clock.now_us())
     row = row_of(job, node)
     try:

@@ -83,7 +83,7 @@ def _create(objects: ObjectStore, key: str, data: bytes) -> None:
         objects.put_if(key, data, None)
     except ConflictError:
         if objects.get(key)[0] != data:
-            raise JobIdTakenError(f"{key} is there already, and is another one") from None
+            raise JobIdTakenError(f"{key} already exists with other content") from None
 
 
 def _check(objects: ObjectStore, manifest: Manifest, key: str) -> None:
@@ -91,4 +91,4 @@ def _check(objects: ObjectStore, manifest: Manifest, key: str) -> None:
     there = {info.key: info.size for info in objects.list(f"{folder}/")}
     for shard in manifest.shards:
         if there.get(shard.key) != shard.size:
-            raise ImportMismatchError(f"{shard.key} did not come, or not all of it")
+            raise ImportMismatchError(f"{shard.key} is missing or incomplete")

@@ -81,12 +81,12 @@ def log_in(host: JumpHost, connect_s: float = CONNECT_S) -> tuple[Connection, Fo
     except HostKeyMismatchError as error:
         raise JumpError(
             f"it shows the host key {error.found}, and jump_host_key is {error.pinned}: somebody "
-            "listens in, or it was made anew; nothing was sent there. If it is yours, read its key "
-            "on the machine itself (/etc/ssh/ssh_host_*_key.pub) and write that"
+            "intercepts the connection, or the host was recreated; nothing was sent there. If it "
+            "is yours, read its key on the machine itself (/etc/ssh/ssh_host_*_key.pub) and set it"
         ) from None
     except SshAuthRefusedError:
         raise JumpError(
-            f"it refuses our key {key.fingerprint}: put the public part into "
+            f"it refuses spotd's key {key.fingerprint}: put the public part into "
             f"~{host.address.user}/.ssh/authorized_keys there"
         ) from None
     except (SshUnreachableError, SshDeadlineError) as error:
@@ -109,10 +109,10 @@ def try_out(host: JumpHost, limit_s: float = CONNECT_S) -> str:
         if error.prohibited:
             raise JumpError(forbidden(host, "machines", str(error))) from None
     except SshError as error:
-        raise JumpError(f"it let us in, and then: {error}") from None
+        raise JumpError(f"after the login: {error}") from None
     finally:
         connection.close()
-    return f"{host} has its pinned key, lets us in and forwards"
+    return f"{host} has its pinned key, accepts the login and forwards"
 
 
 def forbidden(host: JumpHost, target: str, answer: str) -> str:
@@ -306,4 +306,4 @@ class JumpConnection:
         with self._changed:
             self._error = error
             self._changed.notify_all()
-        log.info("no way through the jump host", jump=str(self.host), error=error)
+        log.info("the jump host cannot be used", jump=str(self.host), error=error)

@@ -89,7 +89,7 @@ class AppriseSink:
         if failed:
             numbers = ", ".join(str(number) for number in failed)
             raise AlertSinkError(
-                f"URL {numbers} of {len(self.urls)} did not take it; the log of apprise says why"
+                f"URL {numbers} of {len(self.urls)} failed; see the log of apprise for the reason"
             )
 
 

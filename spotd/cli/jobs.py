@@ -170,7 +170,7 @@ def _print_job(job: dict[str, Any]) -> None:
         ]
     )
     for diagnosis in job["verdicts"]:
-        print_text(f"problem     {diagnosis['seen']}; spotctl why {job['name']} says more")
+        print_text(f"problem     {diagnosis['seen']}; see spotctl why {job['name']}")
     for result in job["results"]:
         print_text(f"results     {result['suite']}: {result_text(result)}")
     if job.get("drill"):
@@ -187,7 +187,7 @@ def _failure(failure: dict[str, Any] | None) -> str:
     """Return what failed last, with its cause; "" if nothing did."""
     if failure is None:
         return ""
-    over = ", and the job went on" if failure["over"] else ""
+    over = ", and the job continued" if failure["over"] else ""
     ago = f" ({age(failure['at'])} ago{over})" if failure["at"] else ""
     return f"{failure['summary']}{ago}"
 

@@ -80,7 +80,7 @@ def end(ctx: typer.Context, yes: bool = YES, output: Output = output_option()) -
     emit(
         data,
         output,
-        lambda: print_message(f"{released}; the next sweep ends what was released"),
+        lambda: print_message(f"{released}; the next sweep ends the released machines"),
         "kind",
     )
 

@@ -25,6 +25,6 @@ def reload(ctx: typer.Context, output: Output = output_option()) -> None:
     emit(
         {**data, "name": changed},
         output,
-        lambda: print_message(f"the configuration was read anew: {changed}"),
+        lambda: print_message(f"the configuration was read again: {changed}"),
         "name",
     )

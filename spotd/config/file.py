@@ -257,7 +257,7 @@ class PoliciesSection(Section):
         description="Only alert about cost outliers and idle jobs; false: pause them after a save",
     )
     idle_gpus: Literal["allow", "warn", "pause"] = Field(
-        default="warn", description="Action for jobs with idle GPUs; pause obeys dry_run"
+        default="warn", description="Action for jobs with idle GPUs; pause depends on dry_run"
     )
     idle_below: float = Field(
         default=0.1,

@@ -20,7 +20,7 @@ def parse_options(value: Any) -> Any:
     for key in SECRET_OPTIONS:
         if key in value:
             raise ValueError(
-                f"{key} must not stand in the file; use {key}_file, {key}_env or {key}_credential"
+                f"{key} must not be in the file; use {key}_file, {key}_env or {key}_credential"
             )
     return {
         key: str(item).lower() if isinstance(item, bool) else str(item)
@@ -65,7 +65,7 @@ class GcpLend(LendSection):
     kind: Literal["gcp"]
     service_account: str = Field(
         pattern=_ACCOUNT,
-        description="Service account with access to the bucket; its limited tokens are lent",
+        description="Service account with access to the bucket; its limited tokens are leased",
     )
     credentials_file: Path | None = Field(
         default=None, description="Credentials of the box; default: those that Google's tools find"

@@ -159,7 +159,7 @@ def describe_lost_work(lost: LostWork) -> str:
     steps = "" if lost.steps is None else f"{lost.steps:,} step{'s'[: lost.steps != 1]}, "
     usd = "" if lost.microusd is None else f" ({format_microusd(lost.microusd)})"
     work = f"{steps}{format_seconds(lost.seconds)} of work{usd}"
-    return f"it begins anew: {work} is lost" if lost.anew else f"lost: {work}"
+    return f"it starts from the beginning: {work} is lost" if lost.anew else f"lost: {work}"
 
 
 def format_seconds(seconds: float) -> str:

@@ -165,7 +165,7 @@ def capacity_events(
         if long and waiting.name not in running:
             names = _names(waiting.jobs)
             text = (
-                f"no {waiting.name} was to be had for {_span(now_us - waiting.since_us)}: {names} "
+                f"no {waiting.name} was available for {_span(now_us - waiting.since_us)}: {names} "
                 f"{'waits' if len(waiting.jobs) == 1 else 'wait'}"
                 f"{waiting.why and f'; {waiting.why}'}"
             )
@@ -174,7 +174,7 @@ def capacity_events(
         location, at_us = served.get(name, ("", 0))
         if at_us > episode.since_us:
             text = (
-                f"{name} is to be had again, in {location}, after {_span(at_us - episode.since_us)}"
+                f"{name} is available again, in {location}, after {_span(at_us - episode.since_us)}"
             )
             yield _end_event(episode, text, terms, alert=True)
         elif name not in names_waiting:

@@ -26,7 +26,7 @@ def judge_saves(store: Store, now_us: int) -> None:
         if share is not None and share > MOST:
             event = Event(
                 "saves_cost",
-                f"{job.name} stands still for its saves {share:.1%} of the time: {_advice(job)}",
+                f"{job.name} pauses for its saves {share:.1%} of the time: {_advice(job)}",
                 severity=Severity.WARNING,
                 alert=True,
                 key=key,
@@ -50,9 +50,9 @@ def share_of(store: Store, job: Job, now_us: int) -> float | None:
 def _advice(job: Job) -> str:
     if job.spec.checkpoint.auto:
         return (
-            "its pause is `auto`, and as long as it pays at the losses of its machines; what makes "
-            "a save shorter is a smaller state, or a copy that is made beside training"
+            "its interval is `auto` and already as long as pays off; a smaller state, or a copy "
+            "that is made while training continues, makes a save shorter"
         )
     if job.spec.checkpoint.engine == "none":
-        return "save more seldom, or by spotd_hook (engine: spotd), which copies beside training"
-    return "save more seldom; `every: auto` makes the pause longer where a save takes long"
+        return "save less often, or use spotd_hook (engine: spotd), which saves during training"
+    return "save less often; `every: auto` makes the interval longer where a save takes long"

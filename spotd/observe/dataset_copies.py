@@ -65,7 +65,7 @@ class DatasetCopies:
                     try:
                         seen[url] = is_complete(self._open_store(url))
                     except (StoreError, UserError) as error:
-                        log.warning("a copy cannot be looked at", url=url, error=str(error))
+                        log.warning("a copy cannot be checked", url=url, error=str(error))
         finally:
             with self._lock:
                 self._seen, self._looking = seen, False

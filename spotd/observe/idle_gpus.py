@@ -56,7 +56,7 @@ def judge_idle(store: Store, policy: IdlePolicy, now_us: int) -> None:
         text = _text(job, idle, policy)
         paused = policy.does == PAUSE and not policy.dry_run
         if paused:
-            text += f"it saves and is paused; it goes on with `spotctl resume {job.name}`"
+            text += f"it saves and is paused; continue it with `spotctl resume {job.name}`"
         elif policy.does == PAUSE:
             text += "with dry_run = false in [policies] it would save and be paused"
         else:

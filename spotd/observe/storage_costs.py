@@ -54,7 +54,7 @@ def record_carriage(
         try:
             _record(store, job, market, known.get(job.id, {}), now_us)
         except (ArithmeticError, ValueError):  # one job's record is in no budget's way
-            _LOG.exception("what a job's checkpoints cost cannot be reckoned", job=job.id)
+            _LOG.exception("the cost of a job's checkpoints cannot be computed", job=job.id)
 
 
 def record_job(

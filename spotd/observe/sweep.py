@@ -209,7 +209,7 @@ def held_event(provider: str, news: Sequence[HeldMachine]) -> Event:
     whys = dict.fromkeys(held.why for held in news)
     few = f"{len(ids)} machine{'s' if len(ids) > 1 else ''}"
     text = (
-        f"{few} in {provider} that no job wants {'are' if len(ids) > 1 else 'is'} held, not ended: "
+        f"{few} in {provider} that no job needs {'are' if len(ids) > 1 else 'is'} held, not ended: "
         f"{named}; {'; '.join(list(whys)[:NAMED])}. They cost money: see `spotctl orphans`, "
         "and end them with `spotctl orphans end`"
     )

@@ -48,7 +48,7 @@ RULES: tuple[Callable[[PlanBuilder], None], ...] = (
     finish,  # a final manifest is the job's success
     follow,  # the job before it has not succeeded
     obey_limits,  # cost and duration
-    stop_lost,  # its losses are not numbers any more
+    stop_lost,  # its losses are no longer finite
     stop_wanted,  # cancel, pause, or a limit: save and give back
     drain_noticed,  # a notice: drain, and place in the same pass
     withdraw,  # the notice was withdrawn and nothing is lost yet

@@ -156,7 +156,7 @@ def _check_seal(file: Path) -> int:
     if not seal.startswith(_SEAL):
         return whole
     if seal != _seal(file, size):
-        raise StoreError(f"{file} is damaged: its digest is another one; take another backup")
+        raise StoreError(f"{file} is damaged: its digest differs; take another backup")
     return size
 
 

@@ -17,9 +17,9 @@ from spotd.planner.core.shard_stores import StorePlace, gb_microusd, place_of, s
 from spotd.store.checkpoints import CheckpointRow
 
 MONTH_H = 730  # that storage is prorated by
-NO_STORE_PRICE = "what {name}'s checkpoints cost in {store} is not known: no price is listed"
-NO_NEAR_PRICE = "what {name}'s shards cost in stores of {cloud} is not known: no price is listed"
-NO_WAY_BACK = "what {name}'s checkpoints cost on their way from {away} to {place} is not known"
+NO_STORE_PRICE = "the cost of {name}'s checkpoints in {store} is not known: no price is listed"
+NO_NEAR_PRICE = "the cost of {name}'s shards in stores of {cloud} is not known: no price is listed"
+NO_WAY_BACK = "the cost of transferring {name}'s checkpoints from {away} to {place} is not known"
 Lying = tuple[int, int, int]  # bytes, from when, until when
 
 

@@ -97,7 +97,7 @@ def _apply(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
             raise WireError("a kind of entry that this version does not know")
         apply(node, entry, at_us)
     except WireError as error:
-        text = f"the node's journal says something wrong ({entry.kind[:40]!r}): {str(error)[:200]}"
+        text = f"the node's journal has an invalid entry ({entry.kind[:40]!r}): {str(error)[:200]}"
         node.say(Event("journal", text, severity=Severity.WARNING), at_us)
 
 

@@ -75,7 +75,7 @@ def _image(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
     data, status = entry.data, read_text(entry.data, "status")
     image = read_words(data, "image", "")
     if status == "begin":
-        node.say(Event("image", f"the container image {image} is brought to the machine"), at_us)
+        node.say(Event("image", f"the container image {image} is pulled to the machine"), at_us)
     elif status == "pulling":
         node.say(Event("image", f"pulling: {read_words(data, 'text')}"), at_us)
     elif status == "failed":
@@ -275,7 +275,7 @@ def _released(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
 _ENDS = {
     wire.EXIT_HUNG: "the program was ended",
     wire.EXIT_UNFIT: "the machine was given up",
-    wire.EXIT_DIVERGED: "training diverged for good",
+    wire.EXIT_DIVERGED: "training diverged permanently",
 }
 
 

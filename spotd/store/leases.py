@@ -77,7 +77,7 @@ class LeaseFence:
         """Raises LostLeaseError unless the lease has this epoch, and ends after `until_us` if that
         is given."""
         if lease is None or lease.epoch != self.epoch or lease.until_us < until_us:
-            raise LostLeaseError(f"the duty {self.duty} is not ours any more")
+            raise LostLeaseError(f"another daemon holds the task {self.duty}")
 
 
 class LeaseRepository(Repository):

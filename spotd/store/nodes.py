@@ -87,7 +87,7 @@ class NodeRepository(Repository):
         if image.size_gib:
             known["size_gib"] = image.size_gib
         if image.state is ImageState.FAILED:
-            values["image_error"] = image.error or "the cloud says that it failed"
+            values["image_error"] = image.error or "the cloud reports that it failed"
         elif image.state is ImageState.AVAILABLE and row.state not in _LEAVING:
             values["imaged_at_us"] = known["made_at_us"] = at_us
         change(tx.conn, node_id, **values)

@@ -15,8 +15,8 @@ from spotd.planner.core.shard_stores import gb_microusd, place_of, store_of
 from spotd.store.checkpoint_costs import Window, storage_items
 from spotd.store.outputs import StoredOutput
 
-NO_PRICE = "what {name}'s outputs cost in {store} is not known: no price is listed"
-NO_EGRESS = "what {name}'s outputs cost on their way from {place} to {store} is not known"
+NO_PRICE = "the cost of {name}'s outputs in {store} is not known: no price is listed"
+NO_EGRESS = "the cost of transferring {name}'s outputs from {place} to {store} is not known"
 
 
 def output_costs(

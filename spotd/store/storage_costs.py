@@ -40,7 +40,7 @@ class StorageCost:
     at_us: int
 
 
-NO_EGRESS = "what {name}'s checkpoints cost on their way from {place} to {store} is not known"
+NO_EGRESS = "the cost of transferring {name}'s checkpoints from {place} to {store} is not known"
 COMMIT_WRITES = 2  # beside its parts: the manifest, and HEAD
 
 

@@ -238,7 +238,10 @@ def main(argv: Sequence[str]) -> int:
     console.print(table(evidence))
     for good, text in evidence.verdicts():
         console.print(f"{'✔' if good else '✘'} {text}", highlight=False, soft_wrap=True)
-    took = f"{evidence.wall_s:.0f} s for the reclaimed job; the uninterrupted one came on top"
+    took = (
+        f"{evidence.wall_s:.0f} s for the reclaimed job, and additional time for the "
+        "uninterrupted one"
+    )
     console.print(took, highlight=False)
     console.print(f"report: {given.out / 'report.json'}", highlight=False, soft_wrap=True)
     return 0 if evidence.proven() else 1

@@ -112,7 +112,7 @@ def _check_objects(objects: ObjectStore, ids: Ids) -> str:
     objects.delete(key)
     if data != nonce.encode():
         raise ObjectsError("an object that was just written reads back differently")
-    return f"{objects.url} takes, returns and deletes an object"
+    return f"{objects.url} stores, returns and deletes an object"
 
 
 def _check_checkpoints(context: ApiContext) -> list[Check]:

@@ -71,7 +71,7 @@ def _checkpoints(store: Store, jobs: Sequence[Job], market: Market, now_us: int)
             late.append(job.name)
     if not training:
         return None, "no job trains", ""
-    message = f"{training - len(late)} of {training} jobs that train have one of late"
+    message = f"{training - len(late)} of {training} jobs that train have a recent one"
     return not late, message, f"spotctl why {late[0]}" if late else ""
 
 

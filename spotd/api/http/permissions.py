@@ -96,12 +96,12 @@ class Permissions:
     def check(self, peer: Peer, need: Permission) -> None:
         """Raise ApiError (auth) naming the missing group unless the user has the permission."""
         if peer.role is Permission.READ and need is Permission.CHANGE:
-            message = f"{peer.name} may look but not change anything: a viewer of the dashboard"
+            message = f"{peer.name} may read but not change anything: a viewer of the dashboard"
             raise _refused(message, "log in as an admin, or ask one")
         if peer.uid < 0 and peer.role is not None:
             return
         if peer.uid < 0 and peer.via:
-            message = f"{peer.name} is no user of the daemon's box any more"
+            message = f"{peer.name} is no longer a user of the daemon's box"
             raise _refused(message, "ask an admin of spotd for another token")
         if peer.uid < 0:
             raise _refused(
@@ -112,11 +112,11 @@ class Permissions:
             return
         if need is Permission.CHANGE:
             message = (
-                f"{peer.name} may look but not change anything: not in the group {self.admins}"
+                f"{peer.name} may read but not change anything: not in the group {self.admins}"
             )
             raise _refused(message, _join_command(self.admins, peer))
         if self.viewers and not self.is_member(peer, self.viewers):
-            message = f"{peer.name} may not look at jobs: not in the group {self.viewers}"
+            message = f"{peer.name} may not read jobs: not in the group {self.viewers}"
             raise _refused(message, _join_command(self.viewers, peer))
 
 

@@ -130,7 +130,7 @@ def bad_input(text: str, try_: str) -> ApiError:
 
 
 def user_disabled(user: str) -> ApiError:
-    return ApiError(403, "auth", f"{user} is disabled", "ask who runs spotd")
+    return ApiError(403, "auth", f"{user} is disabled", "ask the operator of spotd")
 
 
 def conflict(text: str, try_: str) -> ApiError:

@@ -80,7 +80,7 @@ def check_budgets(call: ApiRequest, user: str, spec: JobSpec, resumed: Job | Non
         fix = "wait for next month, raise it in config.toml, or --override-budget"
         raise ApiError(409, "refused", message, fix)
     if message and needs_second_person(call) and not call.actor:
-        text = "nobody knows who asks to exceed a budget, so no second person can approve it"
+        text = "the user who asks to exceed a budget is unknown, so no second person can approve it"
         raise ApiError(403, "auth", text, "run the command as a user of this machine")
     return message
 
@@ -130,7 +130,7 @@ def approve_override(call: ApiRequest) -> dict[str, Any]:
     token = store.logins.token(call.token_id) if call.token_id else None
     if call.token_id and (token is None or token.made_by == asked_by):
         maker = asked_by if token else "somebody unknown"
-        message = f"{call.actor} is here by a token of {maker}, and {asked_by} asked"
+        message = f"{call.actor} is logged in with a token of {maker}, and {asked_by} asked"
         raise ApiError(403, "auth", message, "another admin has to run the same command")
     record_override(call, job, f"{asked_by} asked for it; {job.approval_text}")
     store.jobs.set_desired(job.id, Desired.RUN, call.now_us)

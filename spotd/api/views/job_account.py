@@ -30,10 +30,10 @@ from spotd.store.storage_costs import extras_of
 from spotd.store.transfers import DataTransfer
 
 NO_STEPS = (
-    "of {name} no steps are on record (none reported, or no longer retained): what its hours "
-    "went into is untold, and so is what it saved"
+    "no steps of {name} are on record (none reported, or no longer retained): the use of its hours "
+    "is untold, and its saving is not known"
 )
-NO_BOX = "what the control box costs is not known: [money] control_box_usd_per_hour is not set"
+NO_BOX = "the cost of the control box is not known: [money] control_box_usd_per_hour is not set"
 
 
 @dataclass(frozen=True)

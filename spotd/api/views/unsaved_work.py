@@ -33,7 +33,7 @@ def unsaved_work_warnings(
     usd = hours * row.offer.price_microusd_per_h * spec.num_nodes / 1e6
     place = f"{row.offer.provider}/{row.offer.zone}"
     text = (
-        "this job saves no checkpoints: a preemption deletes all of its work, and it starts again "
+        "this job saves no checkpoints: a preemption loses all of its work, and it starts again "
         f"from the beginning. In {place} one is expected every {hours:.3g} h, which is "
         f"{format_usd(usd)} "
         "of work each. To save a folder of the program, write spotd: {checkpoint: {mode: "

@@ -75,7 +75,7 @@ def _refused(name: str, gb: float, usd: float, price: int | None, most_microusd:
     """Return the error that the rented machine would report, or ""."""
     what = f"{gb:,.4g} GB of data set {name}"
     if price is None:
-        return f"what {what} cost on their way there is on no list (usd_per_gb)"
+        return f"the price of copying {what} there is not listed; set usd_per_gb"
     if usd > most_microusd / 1e6:
-        return f"{what} would cost {format_usd(usd)} on their way there, above its max_usd"
+        return f"copying {what} there would cost {format_usd(usd)}, above its max_usd"
     return ""

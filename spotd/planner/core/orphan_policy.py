@@ -183,6 +183,7 @@ def _doubt(stray: Orphan, record: DatabaseState) -> str:
             f"{decided}: the database is older than the fleet"
         )
     return (
-        f"the record knows generation {stray.generation} of job {stray.job_id}, but never asked "
+        f"the record knows generation {stray.generation} of job {stray.job_id}, but never "
+        "requested "
         "for this machine: another spotd may use a copy of this database"
     )

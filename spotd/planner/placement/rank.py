@@ -334,9 +334,9 @@ def _excluded(
     if unfit is not None:
         return unfit
     if offer.provider in market.disabled:
-        return f"{offer.provider} is out of use: {market.disabled[offer.provider]}", 0, DISABLED
+        return f"{offer.provider} cannot be used: {market.disabled[offer.provider]}", 0, DISABLED
     if offer.price_source == DOUBTED:
-        return "its price is not to be believed", 0, DOUBTED
+        return "its price is implausible", 0, DOUBTED
     if spec.max_hourly_microusd and offer.price_microusd_per_h > spec.max_hourly_microusd:
         return (
             f"{format_microusd(offer.price_microusd_per_h)}/h is above max_hourly_cost",
@@ -347,7 +347,7 @@ def _excluded(
         left_s = max(0.0, (offer.ends_at_us - now_us) / 1e6)
         return f"its booked time ends in {left_s / 60:.0f} min", 0, ENDS
     if offer.key in barred:
-        return "being taken away, or already asked for", 0, TAKEN
+        return "being preempted, or already requested", 0, TAKEN
     return _cooling(offer, spec, now_us, spoiled)
 
 

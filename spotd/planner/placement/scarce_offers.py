@@ -54,7 +54,7 @@ def in_turn(job: Job, market: Market, now_us: int, rows: list[RankedOffer]) -> l
         if ahead:
             until_us = now_us + min(AGAIN_US * len(ahead), AGAIN_MOST_US)
             why = _why(ahead[0], mine, row.offer, spoiled)
-            does = "asks for it now" if ahead[0].keys else "asks first"
+            does = "requests it now" if ahead[0].keys else "requests first"
             text = f"{named(ahead[0].turn)} {does}, ahead by {why}"
             row = replace(row, excluded=text, until_us=until_us, code=TURN)  # noqa: PLW2901
         result.append(row)

@@ -153,7 +153,7 @@ def _limit_text(
         )
     return (
         f"projects.{turn.project}.max_nodes is {limits.projects[turn.project]} and "
-        f"{use.of_project} are in use: wait until one is gone, or raise the limit"
+        f"{use.of_project} are in use: wait until one has ended, or raise the limit"
     )
 
 
@@ -176,7 +176,7 @@ def ahead_by(first: QueueEntry, turn: QueueEntry) -> str:
         which = int(used[0] == mine[0])
         whose = ("project", "user")[which]
         return (
-            f"fair share: its {whose} used {format_microusd(used[which])} of late, this one's "
+            f"fair share: its {whose} used {format_microusd(used[which])} recently, this one's "
             f"{format_microusd(mine[which])}"
         )
     return "age"
@@ -272,7 +272,7 @@ def stand_in_line(d: PlanBuilder, microusd_per_h: int) -> None:
     holders = taken(d.market.limits, *use, d.market.line, d.now_us)
     if holders and holders[0].job_id == d.job.id:
         names = ", ".join(f"{one.name} (priority {one.priority})" for one in holders[1])
-        d.add_reason(f"{names} saves first and gives its machines then")
+        d.add_reason(f"{names} saves first, then gives its machines away")
 
 
 def leave_line(d: PlanBuilder, *, placed: bool = False) -> None:
@@ -314,7 +314,7 @@ def give_way(d: PlanBuilder) -> None:
         return
     elif d.now_us - since_us >= SAVE_US:
         d.set_job(yields_to="", yields_since_us=0, yielded_at_us=d.now_us)
-        message = f"{d.job.name} saved nothing in {SAVE_US // S} s: {turn.name} waits on"
+        message = f"{d.job.name} saved nothing in {SAVE_US // S} s: {turn.name} keeps waiting"
         d.event("yield_in_vain", message, running[0], severity=Severity.WARNING, alert=True)
         return
     d.add_reason(f"saving before its machines go to {named(turn)}")
@@ -342,7 +342,8 @@ def _drain(d: PlanBuilder, running: Sequence[Node], turn: QueueEntry, step: int)
     d.set_job(yields_since_us=0, yielded_at_us=d.now_us)
     text = (
         f"{d.job.name} (priority {d.job.spec.priority}) gives {place(running[0])} to "
-        f"{named(turn)}: step {step} is saved, and it goes on from its last save when there is room"
+        f"{named(turn)}: step {step} is saved, and it continues from its last save when there "
+        "is room"
     )
     d.event(
         "yielded",

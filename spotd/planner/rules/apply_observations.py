@@ -79,7 +79,7 @@ def _running(d: PlanBuilder, node: Node) -> None:
         d.event("training", f"training on {place(node)}", node)
         return
     took = (node.training.first_step_at_us - taken_on_us(node)) / S
-    what = "its gang was made anew" if node.moved_at_us else "the request"
+    what = "its gang was restarted" if node.moved_at_us else "the request"
     after = f"{took:.1f} s after {what}"
     hand_over = d.view.hand_over
     if hand_over is None:  # no attempt before it trained
@@ -159,9 +159,9 @@ def _gone(d: PlanBuilder, node: Node) -> None:
     if node.departure.leave_reason is not None:
         reason, text = node.departure.leave_reason, node.departure.leave_text
     elif noticed:
-        reason, text = LeaveReason.PREEMPTED, "taken away after its notice"
+        reason, text = LeaveReason.PREEMPTED, "preempted after its notice"
     elif not node.machine.launched_at_us:
-        reason, text = LeaveReason.CAPACITY, "no machine came of the request"
+        reason, text = LeaveReason.CAPACITY, "the request created no machine"
     else:
         reason, text = LeaveReason.LOST, "the cloud no longer has it, and gave no notice"
         if blamed(node, reason) is LeaveReason.DRILL:
@@ -278,8 +278,8 @@ def _await_head(d: PlanBuilder, node: Node) -> None:
     code = node.training.exit_code
     text = f"exited {code}, and its last checkpoint could not be read for {patience}"
     words = (
-        f"{place(node)} {text}: it is given back, and no other is asked for until then; "
-        f"let spotd read {d.job.spec.checkpoint.store}, which it tries again and again"
+        f"{place(node)} {text}: it is terminated, and no other machine is requested until then; "
+        f"give spotd read access to {d.job.spec.checkpoint.store}, which it keeps trying to read"
     )
     cause = node.call.effect_error
     d.event("unconfirmed", words, node, severity=Severity.ERROR, alert=True, cause=cause)
@@ -308,7 +308,9 @@ def _diverged(d: PlanBuilder, node: Node) -> None:
 def _setup_failed(d: PlanBuilder, node: Node) -> None:
     if any(other.id == node.id for other in newcomers(d.view)):
         # Others are set up, and train: it is this machine, or this hour.
-        d.terminate(node, LeaveReason.BOOT_TIMEOUT, "setup failed; its gang trains on without it")
+        d.terminate(
+            node, LeaveReason.BOOT_TIMEOUT, ("setup failed; its gang keeps training without it")
+        )
         return
     failure = failure_of(node)
     text, cause = (failure.text, failure.cause) if failure else ("setup failed", "")
@@ -339,7 +341,7 @@ def _crashed(d: PlanBuilder, node: Node) -> None:
         d.terminate(
             node,
             LeaveReason.DRILL,
-            f"struck by a drill: exited with code {node.training.exit_code}",
+            f"hit by a drill: exited with code {node.training.exit_code}",
         )
     elif not _broken_by_a_machine(d, node):
         charge(d, node, describe_exit(node))
@@ -380,7 +382,7 @@ def _broken_by_a_machine(d: PlanBuilder, node: Node) -> bool:
     if silent is None:
         return False
     if _stays(d, node):
-        d.add_reason(f"{place(node)} waits to know what became of rank {silent.rank}")
+        d.add_reason(f"{place(node)} waits until it is known whether rank {silent.rank} is lost")
         return True
     text = f"exited with code {node.training.exit_code} when rank {silent.rank} fell silent"
     d.terminate(node, LeaveReason.LOST, text, keep=True)

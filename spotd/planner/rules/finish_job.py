@@ -110,9 +110,9 @@ def stop_lost(d: PlanBuilder) -> None:
         if verdict.node_id in mine
     }
     if NAN in diagnosed:
-        d.set_job(stop_text="training has diverged: its losses are not finite numbers any more")
+        d.set_job(stop_text="training has diverged: its losses are no longer finite")
     elif (node := diagnosed.get(NAN_AFTER_RESUME)) and (resumed := resumed_in_vain(d, node)):
-        text = "the losses are not finite numbers since the resume"
+        text = "the losses have not been finite since the resume"
         if may_step_back(d, resumed):
             charge(d, node, text, at_once=True)
         elif d.view.setbacks.suspect:
@@ -137,7 +137,7 @@ def _stop_reason(d: PlanBuilder) -> str:
         return "cancelled"
     if job.approval_asked_by and job.desired is Desired.PAUSE:
         return (
-            f"waits for another admin than {job.approval_asked_by} to approve that it exceeds a "
+            f"waits until an admin other than {job.approval_asked_by} to approve that it exceeds a "
             f"budget (`spotctl budget approve {job.name}`): {job.approval_text}"
         )
     return "paused" if job.desired is Desired.PAUSE else ""
@@ -205,6 +205,6 @@ def clean_up(d: PlanBuilder) -> None:
     left = sum(1 for node in d.nodes if node.state is not NodeState.GONE)
     if left:
         machines = "1 machine" if left == 1 else f"{left} machines"
-        d.add_reason(f"{d.job.outcome_text}; {machines} still to be seen gone")
+        d.add_reason(f"{d.job.outcome_text}; {machines} not confirmed as gone yet")
     else:
         d.add_reason(d.job.outcome_text)

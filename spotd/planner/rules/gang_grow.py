@@ -29,7 +29,7 @@ def ask_others(d: PlanBuilder) -> None:
         return
     from_us = _from_us(d, left)
     if d.now_us < from_us:
-        _tell(d, left, "others are asked for when that pays")
+        _tell(d, left, "others are requested when that pays off")
         if from_us != NEVER:
             d.wake_at(from_us)
         return
@@ -39,7 +39,7 @@ def ask_others(d: PlanBuilder) -> None:
         return
     for _ in range(missing):
         if not _ask(d, left):
-            _tell(d, left, "no other is to be had now")
+            _tell(d, left, "no other machine is available now")
             return
     _tell(d, left)
 
@@ -85,8 +85,7 @@ def _ask(d: PlanBuilder, left: list[Node]) -> bool:
     d.add_node(new_node(d, best, candidate, len(left) + len(newcomers(d.view))))
     price = best.offer.price_microusd_per_h / 1e6
     words = (
-        f"asked for {best.offer.key} at {format_usd(price)}/h, to join the {len(left)} that are "
-        "left"
+        f"requested {best.offer.key} at {format_usd(price)}/h, to join the {len(left)} remaining"
     )
     d.event("requested", words, d.current[-1])
     return True

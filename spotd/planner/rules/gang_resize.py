@@ -51,8 +51,8 @@ def take_in(d: PlanBuilder) -> None:
     for node in left:
         d.drain(node, LeaveReason.MOVED, text)
     whole = d.job.spec.num_nodes
-    d.event("joining", f"{_count(ready)} is ready: the gang saves, and goes on with {total}")
-    d.add_reason(f"saving, to go on with {total} of {whole} machines")
+    d.event("joining", f"{_count(ready)} is ready: the gang saves, and continues with {total}")
+    d.add_reason(f"saving, to continue with {total} of {whole} machines")
 
 
 def _count(nodes: list[Node]) -> str:
@@ -66,7 +66,9 @@ def regroup(d: PlanBuilder) -> None:
         return
     silent = next((node for node in left if suspect(node, d.market, d.now_us)), None)
     if silent is not None:
-        d.add_reason(f"{place(silent)} is silent: who goes on is decided when that is known")
+        d.add_reason(
+            f"{place(silent)} is silent: spotd decides who continues when that is resolved"
+        )
         return
     members = [*left, *joining(d.view, d.now_us)]
     if len(members) >= d.job.spec.num_nodes or not _waits(d, left):
@@ -113,12 +115,12 @@ def _go_on(d: PlanBuilder, members: list[Node]) -> None:
         d.move_node(old, _moved(d, old, rank, len(members)))
     count = len(members)
     if count < whole:
-        words = f"{d.job.name} goes on with {count} of {whole} machines, from its last checkpoint"
+        words = f"{d.job.name} continues with {count} of {whole} machines, from its last checkpoint"
         d.event("shrunk", words, severity=Severity.WARNING, alert=True, nodes=count, of=whole)
     else:
-        words = f"{d.job.name} goes on with all {whole} machines, from its last checkpoint"
+        words = f"{d.job.name} continues with all {whole} machines, from its last checkpoint"
         d.event("regrouped", words, alert=grown, nodes=count, of=whole)
-    d.add_reason(f"attempt {generation} goes on with {count} of {whole} machines")
+    d.add_reason(f"attempt {generation} continues with {count} of {whole} machines")
 
 
 def _cause(before: list[Node]) -> str:
@@ -178,5 +180,5 @@ def send_home(d: PlanBuilder) -> None:
     elif d.ended or not crew(d.view):
         return
     for node in coming:
-        text = "its gang is whole" if left else "nobody is left that it could join"
+        text = "its gang is complete" if left else "no gang is left that it could join"
         d.terminate(node, LeaveReason.HEDGE_LOST, text)

@@ -27,15 +27,15 @@ def follow(d: PlanBuilder) -> None:
     if d.ended or d.job.desired is Desired.CANCEL or begins_us(d) is not None:
         return  # its user cancels it, and gets that message rather than a failure
     if before is None:
-        text = f"the job that it comes after ({d.job.spec.after}) is not on record any more"
+        text = f"the job before it ({d.job.spec.after}) is no longer on record"
     elif before.outcome is None:
         d.add_reason(f"waits until {before.name} has succeeded")
         d.wake_at(d.now_us + LOOK_US)
         return
     else:
-        text = f"{before.name}, which it comes after, {_ended(before.outcome)}"
+        text = f"the job before it, {before.name}, {_ended(before.outcome)}"
     d.set_job(outcome=Outcome.FAILED, outcome_text=text, finished_at_us=d.now_us)
-    d.event("failed", f"{d.job.name} never began: {text}", severity=Severity.ERROR, alert=True)
+    d.event("failed", f"{d.job.name} did not start: {text}", severity=Severity.ERROR, alert=True)
 
 
 def _ended(outcome: Outcome) -> str:

@@ -214,7 +214,7 @@ def _ask(d: PlanBuilder) -> bool:
     free = [row for row in ranked if not row.excluded]
     beside = _coming(d) >= spec.candidates
     if beside and (not free or patient(d.job, d.now_us, ranked)):
-        d.add_reason("waiting for a machine to come up: there is no other place to ask beside it")
+        d.add_reason("waiting for a machine to come up: there is no other place for a second one")
         return False
     leave_line(d, placed=bool(free))
     if not free or patient(d.job, d.now_us, ranked):
@@ -228,7 +228,7 @@ def _ask(d: PlanBuilder) -> bool:
     if shy:
         best_of = f"after {weary} preemptions within an hour: spot of {', '.join(sorted(shy))} last"
     if beside:
-        best_of = f"beside one that is not up after {market.timing.beside_s:.0f} s"
+        best_of = f"in addition to one that is not up after {market.timing.beside_s:.0f} s"
     _request(d, best, best_of, explain=bool(shy) or beside)
     return True
 
@@ -242,7 +242,7 @@ def _ask_as_told(d: PlanBuilder, intent: PolicyIntent, rows: list[RankedOffer]) 
         return False
     if intent.ask is None:
         if choice.action is Action.WAIT:
-            d.add_reason("waiting for spot: on-demand is asked for when its deadline needs it")
+            d.add_reason("waiting for spot: on-demand is requested when its deadline needs it")
             d.wake_at(d.now_us + LOOK_S * S)
             spot = [row for row in rows if row.offer.capacity_type is CapacityType.SPOT]
             for row in spot:
@@ -265,7 +265,7 @@ def _hedge(d: PlanBuilder, intent: PolicyIntent) -> bool:
         or kinds != {CapacityType.SPOT}
     ):
         return False
-    _request(d, intent.ask, f"side by side: {intent.choice.why}", explain=True)
+    _request(d, intent.ask, f"in parallel: {intent.choice.why}", explain=True)
     return True
 
 
@@ -281,10 +281,10 @@ def _request(d: PlanBuilder, best: RankedOffer, best_of: str, *, explain: bool) 
     for number in range(d.job.spec.num_nodes):
         d.add_node(new_node(d, best, candidate, number))
     price = best.offer.price_microusd_per_h / 1e6
-    d.add_reason(f"asking for {best.offer.key} at {format_usd(price)}/h, {best_of}")
+    d.add_reason(f"requesting {best.offer.key} at {format_usd(price)}/h, {best_of}")
     more = (f" ({best_of})" if explain else "") + image_told(d.job.spec, d.current[-1])
     d.event(
-        "requested", f"asked for {best.offer.key} at {format_usd(price)}/h{more}", d.current[-1]
+        "requested", f"requested {best.offer.key} at {format_usd(price)}/h{more}", d.current[-1]
     )
 
 
@@ -382,9 +382,9 @@ def _report_manned(d: PlanBuilder) -> None:
             if node.training.exit_code is None or uploads:
                 d.add_reason(f"{work} {place(node)}")
             else:
-                d.add_reason(f"what ran on {place(node)} has ended")
+                d.add_reason(f"the program on {place(node)} has ended")
         elif node.chosen and node.state is NodeState.BOOTING:
             d.add_reason(f"{place(node)} is getting ready")
     for node in d.nodes:
         if node.state in LEAVING and node.state is not NodeState.GONE:
-            d.add_reason(f"{place(node)} is being given back")
+            d.add_reason(f"{place(node)} is being terminated")

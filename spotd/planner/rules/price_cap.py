@@ -39,14 +39,14 @@ def move_outbid(d: PlanBuilder) -> None:
     free = [row.offer for row in rows if not row.excluded]  # none of them above the cap
     if not free or d.market.blocked:
         d.add_reason(
-            f"{place(node)} costs {format_usd(usd)}/h by now, and no place below max_hourly_cost "
+            f"{place(node)} now costs {format_usd(usd)}/h, and no place below max_hourly_cost "
             "is free"
         )
         return
     there = free[0].price_microusd_per_h
     pays_us = node.training.first_step_at_us + _pays_after_us(node, there, spec.stop_grace_s)
     if d.now_us < pays_us:
-        d.add_reason(f"{place(node)} costs {format_usd(usd)}/h by now: it moves when that has paid")
+        d.add_reason(f"{place(node)} now costs {format_usd(usd)}/h: it moves when that pays off")
         d.wake_at(pays_us)
         return
     text = (
@@ -54,7 +54,7 @@ def move_outbid(d: PlanBuilder) -> None:
         f"{format_microusd(there)}/h"
     )
     d.drain(node, LeaveReason.OUTBID, text)
-    words = f"{place(node)} moves: {text}; it trains on until its replacement is ready"
+    words = f"{place(node)} moves: {text}; it keeps training until its replacement is ready"
     d.event("outbid", words, node, severity=Severity.WARNING, alert=True)
 
 

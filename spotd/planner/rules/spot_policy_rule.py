@@ -157,7 +157,7 @@ def _move(d: PlanBuilder, running: Node, intent: PolicyIntent) -> None:
     text = f"{why}: {there.key} at {price}"
     for node in gang_of(d, running):
         d.drain(node, LeaveReason.MOVED, text)
-    words = f"{place(running)} moves ({text}); it trains on until its replacement is ready"
+    words = f"{place(running)} moves ({text}); it keeps training until its replacement is ready"
     d.event("moves", words, running)
 
 
@@ -172,7 +172,7 @@ def _pause(d: PlanBuilder, running: Node, intent: PolicyIntent) -> None:
     text = f"it waits for spot: {intent.choice.why}"
     for node in gang_of(d, running):
         d.drain(node, LeaveReason.CANCELLED, text)
-    d.event("pauses", f"{place(running)} is given back when it has saved: {text}", running)
+    d.event("pauses", f"{place(running)} is terminated when it has saved: {text}", running)
 
 
 def _stay(d: PlanBuilder, running: Node, intent: PolicyIntent) -> None:
@@ -199,7 +199,7 @@ def _stay(d: PlanBuilder, running: Node, intent: PolicyIntent) -> None:
     if _pauses(running, intent):
         _pause(d, running, intent)
         return
-    d.event("stays", f"{place(running)} stays: nothing better is to be had now", running)
+    d.event("stays", f"{place(running)} stays: nothing better is available now", running)
 
 
 def _wake(d: PlanBuilder, running: Node, intent: PolicyIntent) -> None:

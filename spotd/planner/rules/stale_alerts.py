@@ -29,9 +29,9 @@ UNSAVED_S = 60.0  # at least: a save and its word take a while, however short th
 UNSAVED_AGAIN_S = 3600.0  # where each one is late: its steps, or its saves, take that long
 
 _ADVICE = {
-    DISABLED: "put its credentials or its jump host right (`spotctl doctor`)",
+    DISABLED: "correct its credentials or its jump host (`spotctl doctor`)",
     TOO_DEAR: "raise max_hourly_cost",
-    RESIDENCE: "allow other places (spotd.residency, not_operated_from), or regions that are there",
+    RESIDENCE: "allow other places (spotd.residency, not_operated_from), or regions that exist",
     "CapacityError": "allow more zones, regions or kinds of machines (resources.any_of), or "
     "on-demand ones (use_spot: false)",
     "QuotaError": "ask that cloud for more quota there, or allow other regions",
@@ -39,15 +39,15 @@ _ADVICE = {
     "regions",
     "UnpreparedError": "prepare the region (`spotctl events` shows what it lacks)",
     "PriceError": "raise max_hourly_cost",
-    OWN_IMAGE: "name an image that the region has and we may use (image_id), or none",
-    NOT_LENT: "put right who lends credentials of its store (`spotctl doctor` tries it)",
-    DOUBTED: "wait for its cloud to tell a price that can be believed, or allow other places",
+    OWN_IMAGE: "name an image that spotd can use in the region (image_id), or none",
+    NOT_LENT: "correct the leasing of credentials for its store (see `spotctl doctor`)",
+    DOUBTED: "wait until its cloud reports a plausible price, or allow other places",
     TURN: "raise its priority (spotd.priority), or allow more places (resources.any_of)",
-    "BootTimeout": "look at `spotctl events` for why machines do not come up",
+    "BootTimeout": "see `spotctl events` for why machines do not boot",
 }
 _ADVICE |= dict.fromkeys(("Preempted", "Lost"), _ADVICE["CapacityError"])
-_NO_OFFER = "let its resources ask for less, or configure another cloud"
-_OTHER = "look at `spotctl plan`"
+_NO_OFFER = "request less in its resources, or configure another cloud"
+_OTHER = "see `spotctl plan`"
 
 
 def served(d: PlanBuilder) -> bool:
@@ -103,13 +103,16 @@ def tell_staying(d: PlanBuilder, node: Node) -> None:
     bill = f"it counts as {format_usd(usd_per_h)}/h until that is over{error}"
     if node.instance_id:
         text = (
-            f"{place(node)} was to end {_span(stays_s)} ago, and {node.offer.provider} still has "
-            f"{node.instance_id}: {bill}; end it in that cloud's own console"
+            f"{place(node)} should have ended {_span(stays_s)} ago, but "
+            f"{node.offer.provider} "
+            f"still lists {node.instance_id}: {bill}; end it in that cloud's own console"
         )
     else:
         text = (
-            f"{place(node)} was given up {_span(stays_s)} ago, and whether {node.offer.provider} "
-            f"made a machine of {node.token} is not known: {bill}; look in that cloud's own console"
+            f"{place(node)} was given up {_span(stays_s)} ago, and it is not known "
+            "whether "
+            f"{node.offer.provider} created a machine for {node.token}: {bill}; check that cloud's "
+            "own console"
         )
     d.event("stays", text, node, severity=Severity.ERROR, alert=True, seconds=stays_s)
 
@@ -117,7 +120,7 @@ def tell_staying(d: PlanBuilder, node: Node) -> None:
 def tell_unsaved(d: PlanBuilder) -> None:
     """Alert once per missing checkpoint: the store is unavailable, or a disk is full.
 
-    What the job's end without a notice would cost grows, and nobody may see it.
+    Until then the work that a sudden death would lose grows unnoticed.
     """
     node, told_us = _trains(d), d.job.unsaved_told_us
     if node is None:
@@ -139,8 +142,8 @@ def tell_unsaved(d: PlanBuilder) -> None:
     old_s = (d.now_us - saved_us) / S
     step = head.step if head is not None else 0
     text = (
-        f"{d.job.name} has saved nothing for {_span(old_s)}, and should each {_span(every_s)}: if "
-        f"{place(node)} ends now, it goes back to step {step}"
+        f"{d.job.name} has saved nothing for {_span(old_s)}, and should save every "
+        f"{_span(every_s)}: if {place(node)} ends now, the job goes back to step {step}"
     )
     d.set_job(unsaved_told_us=d.now_us)
     d.event("unsaved", text, node, severity=Severity.ERROR, alert=True, seconds=old_s, step=step)

@@ -22,7 +22,7 @@ def record_wipe(d: PlanBuilder, node: Node, reason: LeaveReason) -> None:
     text = (
         f"{where}: disks wiped {after_s:.1f} s after the program ended: {node.storage.wiped_text}"
         if wiped
-        else f"{where}: disks not wiped, as far as we know: {reason.value}"
+        else f"{where}: disks not wiped, as far as known: {reason.value}"
     )
     d.event(
         "wipe",

@@ -221,7 +221,7 @@ def test_a_box_that_is_back_ends_no_machine_that_has_begun_to_save(rig: Rig, lin
     assert len(cloud.ended) == 2
     assert (only(rig).end, only(rig).text) == (
         DrillEnd.CALLED_OFF,
-        "its cloud is taking its machine away",
+        "its cloud is preempting its machine",
     )
 
 

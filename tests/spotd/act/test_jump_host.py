@@ -371,7 +371,7 @@ def test_it_is_told_of_which_provider(whole: Place, monkeypatch: pytest.MonkeyPa
 @pytest.mark.root
 def test_one_that_is_good_says_so(whole: Place) -> None:
     ways = JumpHosts({"aws": whole.jump.host}, SystemClock())
-    text = f"root@{whole.jump.cable.host}:22 has its pinned key, lets us in and forwards"
+    text = f"root@{whole.jump.cable.host}:22 has its pinned key, accepts the login and forwards"
     assert ways.try_out() == {"aws": (True, text)}
 
 

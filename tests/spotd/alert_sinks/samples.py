@@ -64,7 +64,7 @@ _OF_JOBS: Sequence[tuple[str, Severity, str, Mapping[str, object]]] = [
     ("outbid", _WARNING, "the price of gpt-g1-0 rose above the limit of the job", {}),
     ("yielded", _WARNING, "gave its machine to bert, which has a higher priority", {}),
     ("yield_in_vain", _WARNING, "gave its machine away, and bert did not take it", {}),
-    ("shrunk", _WARNING, "goes on with 3 of 4 machines", {"nodes": 3, "of": 4}),
+    ("shrunk", _WARNING, "continues with 3 of 4 machines", {"nodes": 3, "of": 4}),
     ("regrouped", _INFO, "has all 4 machines again", {"nodes": 4, "of": 4}),
     ("stepped_back", _WARNING, "goes back to the checkpoint of step 800", {}),
     ("rolled_back", _WARNING, "the program went back to the checkpoint of step 800", {}),
@@ -98,8 +98,8 @@ _OF_JOBS: Sequence[tuple[str, Severity, str, Mapping[str, object]]] = [
     ("not_renewed", _ERROR, "gpt-g1-0: its life cannot be prolonged: access denied", {}),
     ("not_lent", _ERROR, "gpt-g1-0: it gets no credentials for its store", {}),
     ("drill_overdue", _WARNING, "no drill has passed for 34 days", {}),
-    ("none_available", _WARNING, "nothing that gpt asks for is to be had", {}),
-    ("available_again", _INFO, "what gpt asks for is to be had again", {}),
+    ("none_available", _WARNING, "no machine that gpt requests is available", {}),
+    ("available_again", _INFO, "a machine that gpt requests is available again", {}),
 ]
 _OF_BOX: Sequence[tuple[str, Severity, str]] = [
     ("budget", _WARNING, "budget team: 80 % of $4,000 is spent"),
@@ -121,7 +121,7 @@ _OF_BOX: Sequence[tuple[str, Severity, str]] = [
     ("jump", _ERROR, "the jump host of provider gcp does not answer"),
     ("database_away", _ERROR, "the database has not answered for 2m"),
     ("database_back", _INFO, "the database answers again"),
-    ("alert_route", _ERROR, "alert route default is out of use: Slack answered 404: no_service"),
+    ("alert_route", _ERROR, "alert route default is disabled: Slack answered 404: no_service"),
     ("test", _INFO, "this is a test of the alert route"),
 ]
 

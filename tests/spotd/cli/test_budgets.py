@@ -256,7 +256,7 @@ def test_an_override_needs_the_admin_group(
     rig.overrides = ADMINS
     rig.authority.trusted, rig.authority.is_member = frozenset(), lambda *_: False
     assert spotctl(rig, *command) == 5
-    assert f"{people.name} may look but not change anything: not in the group" in (
+    assert f"{people.name} may read but not change anything: not in the group" in (
         capsys.readouterr().err
     )
     assert rig.store.jobs.rows() == []

@@ -293,7 +293,7 @@ def test_commit_needs_its_shards_and_is_idempotent(
         commit(tensors=[{"name": 1}])
     assert commit()["bytes"] == 8
     assert commit()["bytes"] == 8
-    with pytest.raises(UserError, match="is there already, and is another one"):
+    with pytest.raises(UserError, match="already exists with other content"):
         commit(created_at_us=6)
     assert imports.read(job)[1] == {"w": b"12345678"}
     objects = open_store(store)

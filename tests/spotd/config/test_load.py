@@ -406,7 +406,7 @@ def test_a_secret_in_the_file_is_refused_and_not_repeated(file: Path) -> None:
     route = '[alerts.routes.ops]\nkind = "slack"\n'
     [problem] = refused(file, f'{LOCAL}{route}url = "https://hooks.slack.com/services/SECRET"\n')
     assert problem == (
-        "alerts.routes.ops.url: a secret must not stand in the file "
+        "alerts.routes.ops.url: a secret must not be in the file "
         "(fix: use url_file or url_env or url_credential)"
     )
     store = '[stores.main]\nurl = "s3://b"\noptions = {secret_access_key = "SECRET"}\n'

@@ -14,7 +14,7 @@ from spotd.store.errors import StoreUnavailableError
 from spotd.store.sql_store import SqlStore, open_store
 
 WHY = "jump host spotd@bastion:22 of provider aws cannot be reached: it refuses our key"
-OVER = "the jump host of provider aws lets us through again"
+OVER = "the jump host of provider aws responds again"
 
 
 @pytest.fixture

@@ -188,7 +188,7 @@ def test_the_one_that_may_changes_and_the_audit_names_them(team: Team) -> None:
     assert f'href="/job/{job_id}/pause"' in page
     assert f'href="/job/{job_id}/cancel"' in page
     asked = visit.get(f"/job/{job_id}/pause")
-    assert "machine is given back ($" in asked.text
+    assert "machine is terminated ($" in asked.text
     assert "If this save fails, the work since the last one, " in asked.text
     assert desired(team.rig, job_id) == "run", "a question changes nothing"
     csrf = visit.csrf()

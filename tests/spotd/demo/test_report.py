@@ -184,5 +184,7 @@ def test_the_terminal_gets_a_row_a_recovery_and_a_line_a_verdict() -> None:
     assert output[-2].startswith(
         "$0.2500 paid; the same training on demand: $1.00 at the prices of the"
     )
-    assert "$0.6000 in the cheapest place (pretend prices" in output[-2]
-    assert output[-1] == "123 s for the preempted job; the undisturbed one came on top"
+    assert "$0.6000 in the cheapest place (made-up prices" in output[-2]
+    assert (
+        output[-1] == "123 s for the preempted job, and additional time for the uninterrupted one"
+    )

@@ -54,9 +54,7 @@ def test_30_s_each_300_s_are_measured_as_9_1_percent_and_alarm_nobody(rig: Rig) 
 def test_more_than_a_tenth_is_told_once_a_day_with_what_makes_it_less(rig: Rig) -> None:
     job_id = trains(rig, 34.0)
     [event] = told(rig, job_id)
-    assert event.text.startswith(
-        "gpt stands still for its saves 10.2% of the time: save more seldom"
-    )
+    assert event.text.startswith("gpt pauses for its saves 10.2% of the time: save less often")
     assert "`every: auto` makes the pause longer" in event.text
     assert rig.store.alerts.due(rig.clock.now_us(), 9)[0].event.kind == "saves_cost"
     rig.clock.go_on(86_401)

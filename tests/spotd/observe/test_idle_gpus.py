@@ -48,7 +48,7 @@ def judged(rig: Rig, job_id: str, does: str, *, dry_run: bool = False) -> tuple[
     [
         ("warn", False, Desired.RUN, "`spotctl why lazy` shows what it waits for"),
         ("pause", True, Desired.RUN, "with dry_run = false in [policies] it would save"),
-        ("pause", False, Desired.PAUSE, "it goes on with `spotctl resume lazy`"),
+        ("pause", False, Desired.PAUSE, "continue it with `spotctl resume lazy`"),
     ],
 )
 def test_a_job_whose_gpus_do_nothing(

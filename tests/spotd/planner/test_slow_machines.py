@@ -48,7 +48,7 @@ def test_beyond_eight_minutes_the_next_candidate_is_asked_for(state: NodeState) 
     assert new.offer != old.offer, "in another place"
     assert (new.generation, new.candidate) == (old.generation, 1)
     (event,) = (one for one in plan.events if one.kind == "requested")
-    assert "beside one that is not up after 480 s" in event.text
+    assert "in addition to one that is not up after 480 s" in event.text
     again, plan = settle(after)
     assert len(again.nodes) == 2, "once"
     assert "requested" not in kinds(plan)

@@ -647,7 +647,7 @@ def test_going_back_is_told(store: Store) -> None:
     assert (told.kind, told.alert) == ("rolled_back", True)
     assert "1500" in told.text
     assert "1719" in told.text
-    assert ended.text == "training diverged for good"
+    assert ended.text == "training diverged permanently"
 
 
 def test_what_was_foretold_at_a_notice_and_what_came_of_it(store: Store) -> None:
@@ -663,8 +663,9 @@ def test_what_was_foretold_at_a_notice_and_what_came_of_it(store: Store) -> None
     told = [row.event for row in store.events.rows("j1") if row.event.kind.startswith("plan")]
     texts = [event.text for event in told]
     assert texts[0] == (
-        "with 118 s left at step 70 it trains on, and begins its last save in 42 s at the latest; "
-        "by what was measured that ends 19 s before the machine does"
+        "with 118 s left at step 70 it keeps training, and begins its last save in 42 s at the "
+        "latest; "
+        "by the measurements that ends 19 s before the machine does"
     )
     assert texts[1] == (
         "with 20 s left at step 70 it gives its last durable checkpoint away at once, for nothing "
@@ -673,7 +674,7 @@ def test_what_was_foretold_at_a_notice_and_what_came_of_it(store: Store) -> None
     released = "54.2 s after the decision to save, 56.5 s predicted,"
     assert texts[2] == f"step 88 released {released} 17.5 s before the end"
     assert texts[3] == (
-        f"step 64 released {released} -0.5 s before the end: what was begun was not done in time"
+        f"step 64 released {released} -0.5 s before the end: the save was not done in time"
     )
     assert told[0].data == {"action": "train", **foretold, "save_s": 56.5}
     assert told[2].data["took_s"] == 54.25

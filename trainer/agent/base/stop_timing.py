@@ -122,7 +122,7 @@ def describe_stop(engine: str) -> str:
 def describe_notice_plan(engine: str, wait_s: float, *, snapshot: bool) -> str:
     """Describe what is done about a notice."""
     first = "save now, " if snapshot else ""
-    wait = f"train on until the replacement is ready, for {wait_s:.1f} s at most"
+    wait = f"keep training until the replacement is ready, for {wait_s:.1f} s at most"
     return f"{first}{wait}, then {describe_stop(engine)}"
 
 

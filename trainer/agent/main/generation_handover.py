@@ -79,7 +79,7 @@ def _end_generation(paths: AgentPaths, generation: int) -> None:
     scripts = [Script(paths.memory / name, (), {}) for name in _SCRIPTS]
     agent = _agent_pid(paths)
     if agent:
-        data = {"reason": "this machine goes on in another generation"}
+        data = {"reason": "this machine continues in another generation"}
         line = Command(wire.STOP, generation, data).to_line()
         with suppress(OSError, WireError):
             send_command(paths.control_socket, line, REPLY_S)

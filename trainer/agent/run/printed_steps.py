@@ -164,7 +164,8 @@ class PrintedStepsWatch:
         key = main_series(self._before)
         word, first, last = key.partition("/")[0], printed[key].first, self._before[key].last
         text = (
-            f"the program has begun anew: it prints {word} {first:g}, and an earlier machine had "
+            f"the program has started from the beginning: it prints {word} {first:g}, and an "
+            "earlier machine "
             f"reached {last:g}"
         )
         data = {"text": text, "verdict": NOT_RESUMED, "about": {"first": first, "before": last}}

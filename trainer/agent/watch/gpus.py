@@ -156,7 +156,7 @@ class GpuMonitor:
         if "none" in self._reported:
             return []
         self._reported.add("none")
-        return [Finding(Grade.NOTED, f"nvidia-smi shows no GPU any more: {report.message}")]
+        return [Finding(Grade.NOTED, f"nvidia-smi no longer shows a GPU: {report.message}")]
 
     def _noteworthy(self, gpu: Gpu) -> list[Finding]:
         conditions = {

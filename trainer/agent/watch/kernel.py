@@ -39,8 +39,8 @@ POLL_S = 1.0
 class Grade(Enum):
     """The severity."""
 
-    FATAL = "the machine is to be given up"
-    CONTAINED = "the program dies of it, and may begin again once"
+    FATAL = "the machine is given up"
+    CONTAINED = "the program dies of it, and is restarted once"
     NOTED = "for people to know"
 
 

@@ -219,7 +219,7 @@ class Session:
         restore_s = round(took_s, 6)
         self.link.send(CLAIMED, {"step": step, "manifest": manifest, "restore_s": restore_s})
         where = "" if self.managed else f"; checkpoints are in {self.job.store_url}"
-        message = f"goes on after step {step}" if step else "begins"
+        message = f"continues after step {step}" if step else "begins"
         if checkpoint and IMPORTED in checkpoint.state:
             message += f" with {len(checkpoint.tensors)} imported tensors"
         print(f"spotd_hook: generation {self.job.generation} {message}{where}", flush=True)

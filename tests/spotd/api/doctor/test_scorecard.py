@@ -43,7 +43,7 @@ def test_checkpoints_that_are_late(rig: Rig) -> None:
     rig.clock.go_on(24 * 3600)
     late = score(rig)["checkpoints"]
     assert (late.good, late.try_) == (False, "spotctl why gpt")
-    assert late.text == "0 of 1 jobs that train have one of late"
+    assert late.text == "0 of 1 jobs that train have a recent one"
 
 
 def test_spot_that_is_no_cheaper(rig: Rig) -> None:

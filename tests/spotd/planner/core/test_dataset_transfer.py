@@ -102,7 +102,7 @@ def test_where_a_machine_would_end_for_it_none_is_rented(
         assert row.code == FREIGHT
         assert asks(sold) == NEAR
         other = replace(row, code="CapacityError")
-        assert "1 that its data is too far from" in by_reason([row, other])
+        assert "1 too far from its data" in by_reason([row, other])
 
 
 @pytest.mark.parametrize("steered", [True, False])

@@ -86,7 +86,7 @@ def test_who_is_behind_leaves_it_to_those_ahead(other: WaitingRequest) -> None:
     assert not after.nodes
     assert after.job.offers_at_us == NOW, "it is the next, and ready"
     assert plan.wake_at_us == NOW + AGAIN_US
-    does = "asks for it now" if other.keys else "asks first"
+    does = "requests it now" if other.keys else "requests first"
     assert f"hi (priority {other.turn.priority}) {does}, ahead by " in plan.reason
 
 

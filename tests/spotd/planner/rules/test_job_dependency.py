@@ -48,7 +48,7 @@ def test_it_begins_when_that_one_has_succeeded() -> None:
     [
         (ended(Outcome.FAILED), "search, which it comes after, failed"),
         (ended(Outcome.CANCELLED), "search, which it comes after, was cancelled"),
-        (None, "the job that it comes after (jfirst) is not on record any more"),
+        (None, "the job that it comes after (jfirst) is no longer on record"),
     ],
 )
 def test_it_never_begins_where_that_one_has_not(before: Prerequisite | None, told: str) -> None:

@@ -71,7 +71,7 @@ def test_it_trains_on_and_the_cheaper_one_is_asked_for_in_the_same_pass() -> Non
     (new,) = [found for found in after.nodes if found.id != one.id]
     assert (new.offer, new.call.effect) == (CHEAP, EffectKind.LAUNCH)
     (event,) = [found for found in plan.events if found.kind == "outbid"]
-    words = f"node g1 in aws/aws-1a moves: {why}; it trains on until its replacement is ready"
+    words = f"node g1 in aws/aws-1a moves: {why}; it keeps training until its replacement is ready"
     assert event == Event("outbid", words, one.id, Severity.WARNING, alert=True, key="j0:outbid")
     ready = hello(generation=2, chosen=True, ready_at_us=NOW, started_at_us=NOW, offer=CHEAP)
     later, _ = settle(replace(after, nodes=(left, ready)), PLACES)

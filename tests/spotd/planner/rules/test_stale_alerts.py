@@ -88,7 +88,7 @@ COOLING = f"{FIRST}: cooling for 1000000{{}} s more after"
         (
             refused("Hung"),
             f"all 2 offers that fit are out; {COOLING.format(600)} Hung",
-            "look at `spotctl plan`",
+            "see `spotctl plan`",
         ),
         (
             refused("CapacityError"),
@@ -103,7 +103,7 @@ COOLING = f"{FIRST}: cooling for 1000000{{}} s more after"
         (
             market(disabled={"aws": "key", "gcp": "key", "azure": "key"}),
             f"all 4 offers that fit are out; {FIRST}: aws is out of use: key",
-            "put its credentials or its jump host right (`spotctl doctor`)",
+            "correct its credentials or its jump host (`spotctl doctor`)",
         ),
         (
             market(offers=(offer(price=99.0),)),
@@ -113,7 +113,7 @@ COOLING = f"{FIRST}: cooling for 1000000{{}} s more after"
         (
             market(offers=()),
             "no provider offers a machine that fits; see `spotctl plan`",
-            "let its resources ask for less, or configure another cloud",
+            "request less in its resources, or configure another cloud",
         ),
         (
             market(blocked="3 of 3 nodes are in use"),

@@ -103,7 +103,7 @@ YOUNG = {**LONG, "signalled": True}
             chosen(gone_for(24.0), deadline_s=42 * H),
             Action.ON_DEMAND,
             ["on_demand a", "wait "],
-            "less than to wait for spot",
+            "less than waiting for spot",
         ),
         (
             chosen(gone_for(1.0), HELD, deadline_s=90 * H),
