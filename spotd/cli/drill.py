@@ -81,7 +81,7 @@ def run(
     were lost than the checkpoints allow, the loss curve continues, the first step came in time, and
     the old machine is gone. The drill continues without this command: spotctl drill ls.
 
-    Exit codes: 0 passed, 1 failed, 4 refused or called off.
+    Exit codes: 0 passed, 1 failed, 4 refused or cancelled.
 
     \b
     Example:

@@ -67,7 +67,7 @@ def ps(
 
     GEN is the generation (the newest attempt), REC the number of recoveries after a machine was
     preempted or lost, SAVED the age of the newest checkpoint, DONE the share of all steps, ETA the
-    time that the rest takes at the rate of the last 24 h, with what was lost and waited for.
+    remaining time at the rate of the last 24 h, which includes lost steps and waits.
 
     \b
     Example:

@@ -27,10 +27,11 @@ _COLUMNS = (
 
 @app.callback()
 def orphans(ctx: typer.Context, output: Output = output_option()) -> None:
-    """List machines with spotd's tag that belong to no job, and disks, addresses and network cards
-    without a machine, which spotd does not end by itself: because its database never requested
-    them, or because there are too many at once. With several control boxes, each lists those of the
-    clouds that it sweeps.
+    """List resources with spotd's tag that belong to no job and that spotd does not end by itself.
+
+    These are machines, and disks, addresses and network cards without a machine. spotd does not end
+    them because its database never requested them, or because there are too many at once. With
+    several control boxes, each lists those of the clouds that it sweeps.
 
     \b
     Example:

@@ -30,7 +30,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
 )
-db = typer.Typer(help="The database.", rich_markup_mode=None)
+db = typer.Typer(help="Back up, restore, upgrade or downgrade the database.", rich_markup_mode=None)
 app.add_typer(db, name="db")
 
 
@@ -165,7 +165,7 @@ def restore_(
     launched after the backup keep running and are listed. Also restore the master key (`spotd-key`
     in the state folder). When the daemon runs, check `spotctl orphans`, then run `spotctl
     quarantine release`. If another spotd uses the original database, or did so within the last two
-    minutes, this one stands still.
+    minutes, this one makes no changes.
 
     \b
     Example:

@@ -36,7 +36,7 @@ class Form(str, Enum):
 @app.command()
 def reap(
     config: Annotated[
-        Path | None, typer.Option("--config", "-c", help=f"Its own; default {DEFAULT}.")
+        Path | None, typer.Option("--config", "-c", help=f"Path of reaper.toml; default {DEFAULT}.")
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="One round, as from a timer.")] = False,
     dry_run: Annotated[
