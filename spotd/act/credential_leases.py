@@ -307,7 +307,6 @@ def _late(node: Node, now_us: int, error: Exception) -> Event:
     text = (
         f"the credentials of the checkpoint store on {node.instance_id} in "
         f"{node.offer.provider}/{node.offer.zone} cannot be renewed ({error}): it keeps "
-        "training, and "
-        f"saves for {left_h(node, now_us):.1f} h more"
+        f"training, and saves for {left_h(node, now_us):.1f} h more"
     )
     return Event("not_lent", text, node.id, Severity.ERROR, alert=True, key="not_lent")

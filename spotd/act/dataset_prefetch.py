@@ -193,7 +193,7 @@ class DatasetPrefetch:
                 self._note(leg.copy)
                 return
             self._permit(work, missing_objects(list_data(source), near), begin=True)
-            text = f"{_named(leg)} is copied ahead of the job"
+            text = f"{_named(leg)} is being copied ahead of the job"
             self._tell(work.store, work.job, leg, BEGUN, text)
             copy_dataset(source, near, lambda batch: self._permit(work, batch), self._pacing(work))
         now_us = self._clock.now_us()
@@ -203,7 +203,7 @@ class DatasetPrefetch:
             leg.copy, 0
         )
         text = (
-            f"{_named(leg)} is copied ahead of the job, for {format_microusd(spent)} with a month "
+            f"{_named(leg)} was copied ahead of the job, for {format_microusd(spent)} with a month "
             "there"
         )
         self._tell(work.store, work.job, leg, DONE, text)
@@ -224,7 +224,7 @@ class DatasetPrefetch:
         most = work.job.spec.wishes.ahead.max_microusd
         spent = sum(paid_by_copy(rows, market).values())
         if spent + adds > most:
-            text = f"{format_microusd(spent)} is spent, and {format_microusd(adds)} more is above"
+            text = f"{format_microusd(spent)} is spent, and {format_microusd(adds)} more exceeds"
             raise _EndedError(f"{text} stage_ahead.max_usd of {format_microusd(most)}", news=True)
         way = sum(row.egress_microusd for row in rows if row.url == leg.copy)
         one_way = market.datasets[leg.name].max_microusd

@@ -186,8 +186,7 @@ ADVICE: Mapping[str, Advice] = {
     SLOW: Advice(
         "training is slow",
         "saves at once; if it stays slow, the job moves to another machine and keeps training "
-        "until "
-        "that is ready, at most once in two hours",
+        "until that is ready, at most once in two hours",
         "see the utilization below; check for other work on the same store or disk",
     ),
 }

@@ -184,6 +184,5 @@ def _doubt(stray: Orphan, record: DatabaseState) -> str:
         )
     return (
         f"the record knows generation {stray.generation} of job {stray.job_id}, but never "
-        "requested "
-        "for this machine: another spotd may use a copy of this database"
+        "requested this machine: another spotd may use a copy of this database"
     )

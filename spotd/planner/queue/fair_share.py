@@ -141,14 +141,14 @@ def _limit_text(
 ) -> str:
     if short.nodes > 0:
         return (
-            f"limits.max_nodes is {limits.max_nodes} and {use.nodes} are in use: wait until one is "
-            "gone, or raise the limit"
+            f"limits.max_nodes is {limits.max_nodes} and {use.nodes} are in use: wait until one "
+            "has ended, or raise the limit"
         )
     if short.microusd_per_h > 0:
         rate = use.microusd_per_h + turn.microusd_per_h
         return (
             f"limits.max_usd_per_hour is {format_microusd(limits.max_microusd_per_h)}, and this "
-            f"would make it {format_microusd(rate)}: wait until a machine is gone, or raise the "
+            f"would make it {format_microusd(rate)}: wait until a machine has ended, or raise the "
             "limit"
         )
     return (

@@ -103,16 +103,14 @@ def tell_staying(d: PlanBuilder, node: Node) -> None:
     bill = f"it counts as {format_usd(usd_per_h)}/h until that is over{error}"
     if node.instance_id:
         text = (
-            f"{place(node)} should have ended {_span(stays_s)} ago, but "
-            f"{node.offer.provider} "
+            f"{place(node)} should have ended {_span(stays_s)} ago, but {node.offer.provider} "
             f"still lists {node.instance_id}: {bill}; end it in that cloud's own console"
         )
     else:
         text = (
-            f"{place(node)} was given up {_span(stays_s)} ago, and it is not known "
-            "whether "
-            f"{node.offer.provider} created a machine for {node.token}: {bill}; check that cloud's "
-            "own console"
+            f"{place(node)} was given up {_span(stays_s)} ago, and it is not known whether "
+            f"{node.offer.provider} created a machine for {node.token}: {bill}; look for it in "
+            "that cloud's own console"
         )
     d.event("stays", text, node, severity=Severity.ERROR, alert=True, seconds=stays_s)
 
@@ -142,7 +140,7 @@ def tell_unsaved(d: PlanBuilder) -> None:
     old_s = (d.now_us - saved_us) / S
     step = head.step if head is not None else 0
     text = (
-        f"{d.job.name} has saved nothing for {_span(old_s)}, and should save every "
+        f"{d.job.name} has saved nothing for {_span(old_s)}, but should save every "
         f"{_span(every_s)}: if {place(node)} ends now, the job goes back to step {step}"
     )
     d.set_job(unsaved_told_us=d.now_us)

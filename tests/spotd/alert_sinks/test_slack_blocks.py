@@ -174,7 +174,7 @@ def test_an_alert_about_no_job_names_a_command_that_there_is() -> None:
 
 def test_a_diagnosis_says_what_spotd_does_about_it() -> None:
     did, must = sections(alert(kind="hung"))[1:]
-    assert "begins again on this machine" in did
+    assert "restarted on this machine" in did
     assert "stacks" in must
 
 

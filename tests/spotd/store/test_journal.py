@@ -664,8 +664,7 @@ def test_what_was_foretold_at_a_notice_and_what_came_of_it(store: Store) -> None
     texts = [event.text for event in told]
     assert texts[0] == (
         "with 118 s left at step 70 it keeps training, and begins its last save in 42 s at the "
-        "latest; "
-        "by the measurements that ends 19 s before the machine does"
+        "latest; by the measurements that ends 19 s before the machine does"
     )
     assert texts[1] == (
         "with 20 s left at step 70 it gives its last durable checkpoint away at once, for nothing "

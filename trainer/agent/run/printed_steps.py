@@ -165,8 +165,7 @@ class PrintedStepsWatch:
         word, first, last = key.partition("/")[0], printed[key].first, self._before[key].last
         text = (
             f"the program has started from the beginning: it prints {word} {first:g}, and an "
-            "earlier machine "
-            f"reached {last:g}"
+            f"earlier machine reached {last:g}"
         )
         data = {"text": text, "verdict": NOT_RESUMED, "about": {"first": first, "before": last}}
         self._report(wire.WARNING, data)

@@ -161,12 +161,12 @@ def test_one_that_is_not_done_is() -> None:
 def test_the_image_is_the_success_and_its_machine_goes_at_once() -> None:
     after_, plan = after(cleaned(imaged_at_us=NOW))
     assert after_.job.outcome is Outcome.SUCCEEDED
-    assert after_.job.outcome_text == "image torch is there, in aws/aws-1"
+    assert after_.job.outcome_text == "image torch is available in aws/aws-1"
     [node] = after_.nodes
     assert (node.state, node.departure.leave_reason) == (NodeState.TERMINATING, LeaveReason.DONE)
     assert after_.job.finished_at_us == NOW
     [event] = [event for event in plan.events if event.kind == "succeeded"]
-    assert event.text == "train: image torch is there, in aws/aws-1"
+    assert event.text == "train: image torch is available in aws/aws-1"
     assert (event.alert, event.node_id) == (True, node.id)
 
 
@@ -209,7 +209,7 @@ def test_a_cleaning_whose_outcome_is_not_known_is_tried_again_and_then_ends_the_
     assert before.job.stop_text == ""
     after_, _ = after(failing(done(), CLEAN_TRIES))
     assert after_.job.stop_text.startswith(
-        "bake failed: whether its disk was cleaned is not known, and a machine that was cleaned "
+        "bake failed: it is not known whether its disk was cleaned, because a cleaned machine "
     )
     assert "(SshAuthRefusedError); bake it again" in after_.job.stop_text
     assert after_.nodes[0].state is NodeState.TERMINATING

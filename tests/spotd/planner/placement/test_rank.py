@@ -204,7 +204,7 @@ def test_a_preferred_alternative_that_is_cooling_gives_way() -> None:
         (
             {"disabled": {"aws": "the key expired"}},
             (),
-            "aws is out of use: the key expired",
+            "aws cannot be used: the key expired",
             0,
             "Disabled",
         ),

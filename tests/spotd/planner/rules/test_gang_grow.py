@@ -159,7 +159,7 @@ def test_with_nobody_left_a_whole_gang_is_asked_for() -> None:
 def test_what_is_told_of_one_that_is_asked_for() -> None:
     _, plan = settle(view(left(), job=job()), market((NEAR,)))
     words = next(event.text for event in plan.events if event.kind == "requested")
-    assert words == f"requested {NEAR.key} at $11.00/h, to join the 1 that are left"
+    assert words == f"requested {NEAR.key} at $11.00/h, to join the 1 remaining"
 
 
 def test_what_cools_is_asked_for_when_it_is_back() -> None:

@@ -83,9 +83,7 @@ def test_it_moves_when_that_has_paid_and_not_before() -> None:
     before, plan = settle(seen(dear(trained_s=239)), PLACES)
     assert before.nodes[0].state is NodeState.RUNNING
     assert plan.wake_at_us == NOW + S
-    assert (
-        "node g1 in aws/aws-1a costs $30.00/h by now: it moves when that has paid" in plan.reasons
-    )
+    assert "node g1 in aws/aws-1a now costs $30.00/h: it moves when that pays off" in plan.reasons
     after, _ = settle(seen(dear(trained_s=240)), PLACES)
     assert after.nodes[0].state is NodeState.DRAINING
 
@@ -109,7 +107,7 @@ def test_it_stays(one: Node, more: dict[str, Any], places: Market) -> None:
 
 
 def test_where_nothing_below_the_cap_is_free_it_says_so() -> None:
-    told = "node g1 in aws/aws-1a costs $30.00/h by now, and no place below max_hourly_cost is free"
+    told = "node g1 in aws/aws-1a now costs $30.00/h, and no place below max_hourly_cost is free"
     for places in (market(offers=PLACES.offers[:1]), replace(PLACES, blocked="no room")):
         _, plan = settle(seen(dear()), places)
         assert told in plan.reasons

@@ -192,7 +192,7 @@ def test_spot_that_another_asks_for_first_is_waited_for() -> None:
         after, plan = settle(a_view(of=of), ahead_at(CHEAP))
         assert (after.nodes, after.job.offers_at_us) == ((), NOW)
         assert plan.wake_at_us <= NOW + 2 * S
-        assert any("hi (priority 900) asks first" in reason for reason in plan.reasons)
+        assert any("hi (priority 900) requests first" in reason for reason in plan.reasons)
     assert asked(a_view(of=wanted(11.6, 11.5)), ahead_at(CHEAP)) == [FULL.key]
 
 
