@@ -36,7 +36,7 @@ SAVES = frozenset({DrillKind.SIGTERM, DrillKind.NOTICE})  # nothing may be lost
 
 
 class DrillEnd(str, Enum):
-    """The result. As far as known, a drill that was called off injected nothing."""
+    """The result. As far as known, a cancelled drill injected nothing."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -64,7 +64,8 @@ class Findings:
 class FaultDrill:
     """One drill. Times are microseconds since the epoch, 0 if that has not happened.
 
-    It is aimed when the record says which node it will hit, and injects the fault only then.
+    The node that it will hit is recorded (`aimed_at_us`) before the fault is injected
+    (`struck_at_us`).
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""Diagnoses of training by name: what spotd does about each, and what a person can try.
+"""Diagnoses of training by name, with spotd's reaction to each and advice for the user.
 
 `spotctl why` prints them. The rules are planner/rules/apply_observations.py, slow_training.py and
 finish_job.py.
@@ -32,7 +32,7 @@ _UNWELL = {"hung": HUNG, "machine": UNFIT, "mount": MOUNT_LOST}
 
 
 def of_unwell(what: str) -> str:
-    """The verdict's name for what the journal calls unwell."""
+    """Return the verdict that an `unwell` entry of the journal names."""
     return _UNWELL.get(what, GPU)
 
 
@@ -72,8 +72,8 @@ class Setbacks:
 class Advice:
     """The texts about a diagnosis.
 
-    `title` names it, `does` is what spotd does, `attempt` what a person can try. `alert`: its user
-    is notified at once. `stops`: the job stops for a person.
+    `title` names it, `does` is spotd's reaction, `attempt` is advice for the user. `alert`: the
+    user is notified at once. `stops`: the job stops until the user acts.
     """
 
     title: str
@@ -207,8 +207,8 @@ class Utilization:
 
     @property
     def cause(self) -> str:
-        """Why GPUs that are not busy are likely not: the larger wait, where one is a large part of
-        what is missing."""
+        """Return the likely cause of idle GPUs: the larger wait, if it is a large part of the idle
+        time."""
         if self.gpu is None or self.gpu >= IDLE_BELOW:
             return ""
         waits = {
@@ -250,7 +250,7 @@ def use_of(windows: list[Mapping[str, Any]]) -> Utilization | None:
 
 
 def follows(kind: str, data: Mapping[str, Any], num_nodes: int) -> str:
-    """Return what spotd does about this one, if its data decide between several reactions."""
+    """Return spotd's reaction to this diagnosis, if its data decide between several."""
     if kind in (HUNG, GPU, MOUNT_LOST) and "again" in data:
         if data["again"]:
             return _HERE

@@ -24,10 +24,10 @@ class Prerequisite:
 class NodeLifetime:
     """The life of one requested machine so far; a time is 0 if that has not happened.
 
-    `until_us` is until when it is known to have lived: its end, as decided, or when it was last
-    seen or heard. `warned_at_us` is of the first standing notice that takes it away. A machine that
-    continues in another attempt has another lifetime from then on, in which `up` and `trained` are
-    0.
+    `until_us` is the last time at which it is known to have lived: its decided end, or its last
+    listing or message. `warned_at_us` is the time of the first notice in force that takes it away.
+    A machine that continues in another attempt has another lifetime from then on, in which `up` and
+    `trained` are 0.
     """
 
     node_id: str

@@ -76,7 +76,7 @@ RULES: tuple[Callable[[PlanBuilder], None], ...] = (
 
 
 def decide(view: View, market: Market, now_us: int) -> Plan:
-    """Return what to change about one job now, with reasons. Pure: same arguments, same plan."""
+    """Return the changes of one job now, with reasons. Pure: same arguments, same plan."""
     builder = PlanBuilder(with_ends(view, now_us), market, now_us)
     end_us = next_end_us(view, now_us)
     if end_us:

@@ -1,4 +1,4 @@
-"""The cost of bringing a job's data sets to a machine whose region lacks them."""
+"""The cost of transferring a job's data sets to a machine whose region lacks them."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ NONE = TransferCost()
 def freight(spec: JobSpec, offer: Offer, market: Market) -> TransferCost:
     """Return the transfer cost of the data sets whose size is declared.
 
-    No price is known between two regions of one cloud; none counts unless the configuration says
-    one. A data set without a size is only checked for not being mounted from afar, where each read
-    costs.
+    No price is known between two regions of one cloud; it counts as 0 unless the configuration has
+    one. A data set without a size is checked for one thing only: it must not be mounted from
+    another region or cloud, where each read costs.
     """
     if not market.datasets:
         return NONE

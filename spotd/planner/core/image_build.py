@@ -1,8 +1,9 @@
-"""Build an image: run `setup` on a machine, clean its disk, and have the cloud make an image of it.
+"""Build an image: run `setup` on a machine, clean its disk, and let the cloud make an image of it.
 
 This is a job without `run`: its agent ends when `setup` is done. Then one call after the other
-cleans the disk, starts the image, and asks for its progress. Cleaning removes the machine's keys:
-if its answer is lost nobody can ask again, and no image is made of a disk that may hold secrets.
+cleans the disk, starts the image, and polls its progress. Cleaning removes the machine's keys: if
+its answer is lost, it cannot be requested again, and no image is made of a disk that may have
+secrets.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def chosen_image(spec: JobSpec, offer: Offer, images: Iterable[BakedImage]) -> B
 
 
 def image_told(spec: JobSpec, node: Node) -> str:
-    """Return what a new node's event says about its baked image."""
+    """Describe a new node's baked image, for its event."""
     name = baked_of(spec.image_id)
     if not name:
         return ""

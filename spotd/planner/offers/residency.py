@@ -1,7 +1,7 @@
 """Exclude places by country, by operator, and by reach of the job's store.
 
-The country of the machine and the country whose law reaches its operator are two things: Frankfurt
-is in the EU, and an American company is American there, too. A store that is a folder excludes
+The country of the machine and the home country of its operator are separate conditions: Frankfurt
+is in the EU, but an American company there is still American. A store that is a folder excludes
 machines that cannot mount it.
 """
 

@@ -68,7 +68,7 @@ def by_reason(ranked: Iterable[RankedOffer]) -> str:
 
 
 def way_out(spec: JobSpec, market: Market, now_us: int, job_id: str) -> str:
-    """Return what to change for the cheapest machine that would be available now, or "".
+    """Return the changes of the job file that would give it the cheapest available machine, or "".
 
     It relaxes the price cap, the capacity type, and for a gang the interconnect.
     """

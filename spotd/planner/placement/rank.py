@@ -69,8 +69,8 @@ class RankedOffer:
 def steered(spec: JobSpec) -> bool:
     """Return whether the policy decides when and where to request and when to move.
 
-    It needs to know how much work there is. Otherwise it only ranks: an order in the job file comes
-    before any estimate, and a gang that shrinks and grows has no single pace.
+    It needs to know the amount of work. Otherwise it only ranks: an order in the job file takes
+    precedence over any estimate, and a gang that shrinks and grows has no single pace.
     """
     named = spec.ordered or spec.capacity_ordered or shrinks(spec)
     return spec.wishes.measurable and not named and spec.wishes.objective is Objective.COST
@@ -90,14 +90,14 @@ def rank(
 
     Jobs with the same request share the returned list; do not change it.
 
-    `taken` are offer keys that must not be requested: of a machine being preempted, or of a request
-    in progress. `takers` are providers that preempted too often: their spot comes after all others.
+    `taken` are offer keys that must not be requested: of a machine that is being preempted, or of a
+    request in progress. `takers` are providers that preempted too often: their spot ranks last.
     `asked` are offer keys that refused this attempt: others come before them, because a job without
     a machine loses more by waiting than by a price. `job_id` is the job's, once it has one. With
     `spec.ordered` an earlier alternative beats a cheaper one, and so does an earlier capacity type
-    with `spec.capacity_ordered`. `worth` is by offer key what counts before the price
-    (planner/placement/cost_to_finish.py), for all offers or none. Among equal prices the vendor's
-    higher placement score comes first, then the lower share of preempted machines.
+    with `spec.capacity_ordered`. `worth` is a score by offer key that takes precedence over the
+    price (planner/placement/cost_to_finish.py), for all offers or none. Among equal prices the
+    vendor's higher placement score comes first, then the lower share of preempted machines.
     """
     board = _board(spec, market, now_us)
     barred, own = board.keys.intersection(taken), _own(market, job_id)
@@ -147,7 +147,7 @@ class _OfferFit:
 
 @dataclass(frozen=True)
 class _RankingTable:
-    """The offers that fit such jobs, in the order of one that nothing else is known about."""
+    """The offers that fit such jobs, in the order for a job of which nothing else is known."""
 
     places: tuple[_OfferFit, ...]
     rows: SharedRanking
@@ -256,8 +256,7 @@ class _RequestKey:
 
 @lru_cache(maxsize=64)  # kinds of jobs; each holds its offers, so that an id is not another's
 def _fits(asked: _RequestKey) -> tuple[_OfferFit, ...]:
-    """The offers that fit where nothing was refused, the best first whether or not they are to be
-    had."""
+    """Return the offers that fit, ignoring refusals, the best first."""
     spec, market = asked.spec, asked.market
     places: list[_OfferFit] = []
     for offer in market.offers:
@@ -296,7 +295,7 @@ def _ranked(
 
 
 def could_run(spec: JobSpec, offer: Offer, market: Market, now_us: int) -> bool:
-    """Return whether the job would accept the offer if nobody had been refused there."""
+    """Return whether the job would accept the offer if no request had been refused there."""
     if not any(want.admits(offer) for want in spec.alternatives):
         return False
     carried = egress_microusd_per_h(offer, spec, market) or 0

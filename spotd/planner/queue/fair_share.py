@@ -2,8 +2,8 @@
 
 The commit calls `no_room` under its lock (store/limits.py), so that of two daemons only one takes
 the last room. A refused job enters the queue and keeps its place as long as it asks again. A job
-further back does not take the room that one ahead gathers, however little that is, so nobody
-starves; room that nobody uses costs nothing.
+further back does not take the room that a job ahead is still collecting, so no job starves;
+unused room costs nothing.
 
 Fair share is recent use, of a project and of a user within it:
 
@@ -11,8 +11,9 @@ Fair share is recent use, of a project and of a user within it:
 
 in micro-USD, H = 24 h, nothing older than 7 d. Jobs without a project are one project.
 
-A job of higher priority takes machines of lower ones if only that makes room: `taken` says from
-which. These are requested to save, and drain when spotd itself has read in HEAD that they did.
+A job of higher priority takes machines from jobs of lower priority if nothing else makes room;
+`taken` selects them. They are asked to save, and drain once spotd itself has read in HEAD that they
+did.
 """
 
 from __future__ import annotations
@@ -214,7 +215,7 @@ def taken(
 def _enough(
     limits: Limits, use: ResourceAmount, turn: QueueEntry, line: QueueSnapshot, now_us: int
 ) -> tuple[ResourceHolder, ...]:
-    """The holders that are to give their machines, or none."""
+    """Return the holders that have to give up their machines, or none."""
 
     def do(givers: Sequence[ResourceHolder]) -> bool:
         left = use
@@ -251,7 +252,7 @@ def _may_give(one: ResourceHolder, turn: QueueEntry, now_us: int) -> bool:
 
 
 def givers(market: Market, now_us: int) -> list[str]:
-    """The jobs that are to give their machines now: a duty makes them due."""
+    """Return the jobs that have to give up their machines now: a periodic task makes them due."""
     holders = taken(market.limits, market.nodes, market.microusd_per_h, market.line, now_us)
     return [one.job_id for one in holders[1]] if holders else []
 
@@ -276,7 +277,7 @@ def stand_in_line(d: PlanBuilder, microusd_per_h: int) -> None:
 
 
 def leave_line(d: PlanBuilder, *, placed: bool = False) -> None:
-    """The job waits for no room; with `placed` it has what it waited for."""
+    """Take the job out of the queue; with `placed` it has got its room."""
     d.set_job(room_since_us=0, room_asked_us=0, room_microusd_per_h=0)
     if placed:
         d.set_job(yields_to="")

@@ -62,8 +62,8 @@ def settle_observed(d: PlanBuilder) -> None:
 def settle_trained(d: PlanBuilder) -> None:
     """Set chosen nodes that train to running.
 
-    A node that a restored record still has as coming is chosen when it is heard, and may have
-    trained for long.
+    A node that a restored database still records as starting is chosen when its agent reports, and
+    may have trained for a long time.
     """
     for node in d.nodes:
         if node.state is NodeState.BOOTING and node.chosen and not node.machine.gone_at_us:
@@ -111,7 +111,7 @@ def _running(d: PlanBuilder, node: Node) -> None:
 
 
 def _from_step(d: PlanBuilder, resumed: int | None) -> str:
-    """Return the step that it goes on from and the one reached before, as far as both are known."""
+    """Describe the step that it resumes from and the one reached before, if both are known."""
     hand_over = d.view.hand_over
     if resumed is None or hand_over is None or (not resumed and not hand_over.saved_at_us):
         return ""
@@ -184,7 +184,7 @@ def _gone(d: PlanBuilder, node: Node) -> None:
 
 
 def settle_exits(d: PlanBuilder) -> None:
-    """A program that ended gives its node back; only its own crash is charged to the job."""
+    """Terminate nodes whose program has ended; charge only its own crash to the job."""
     for node in d.nodes:
         if node.state in LEAVING or node.training.exit_code is None:
             if node.training.setup_failed and node.state not in LEAVING:
@@ -227,16 +227,16 @@ def _stopped(d: PlanBuilder, node: Node) -> str:
 
 
 def _unfit(node: Node) -> str:
-    """Return the last output of a node that never trained: it says what is wrong."""
+    """Return the last output of a node that never trained, which shows its problem."""
     if node.training.first_step_at_us or not node.training.exit_tail:
         return "its GPU has failed"
     return f"not fit to train on: {node.training.exit_cause or node.training.exit_tail}"
 
 
 def _asked_to_stop(d: PlanBuilder, node: Node) -> bool:
-    """Return whether the program obeyed a stop, which exit code 75 says.
+    """Return whether the program stopped as requested, with exit code 75.
 
-    A script may exit with 75 by itself again and again; that counts as any other crash.
+    If a script repeatedly exits with 75 by itself, that counts as a crash.
     """
     if d.job.spec.checkpoint.engine != "none" or node.training.released_at_us:
         return True
@@ -330,8 +330,8 @@ def _setup_failed(d: PlanBuilder, node: Node) -> None:
 def _crashed(d: PlanBuilder, node: Node) -> None:
     """Handle a crash after its causes are known.
 
-    A final manifest means success whatever came after it, and a lost machine of the gang may have
-    caused the crash. Both are known before a crash is charged.
+    A final manifest means success whatever happened after it, and a lost machine of the gang may
+    have caused the crash. Both are checked before a crash is charged.
     """
     if d.job.head is not None and d.job.head.final:
         return
@@ -350,8 +350,8 @@ def _crashed(d: PlanBuilder, node: Node) -> None:
 def _broken_by_a_machine(d: PlanBuilder, node: Node) -> bool:
     """Return whether a lost machine of the gang may have caused the crash.
 
-    Ranks fail within moments when one of them is gone, long before that one is known to be lost. If
-    so, the rank is given back uncharged.
+    Ranks fail within moments when one of them is lost, long before the loss is known. In that case
+    the rank is terminated uncharged.
     """
     spec = d.job.spec
     if (
@@ -453,7 +453,7 @@ def _blamed(d: PlanBuilder, node: Node) -> bool:
 
 
 def _leave_failed(d: PlanBuilder, node: Node, text: str) -> None:
-    """Give a failed node back, or keep it for its user for as long as the job asks."""
+    """Terminate a failed node, or keep it for its user for `keep_on_failure`."""
     keep_s = d.job.spec.keep_on_failure_s
     ending = d.ended or d.job.stop_text
     if keep_s and ending and not node.departure.kept_until_us:

@@ -1,8 +1,9 @@
 """Replace a machine whose disk stays full by one with a fresh disk.
 
-It trains until the replacement is ready, so nothing is lost. A program that does not save with our
-engine could lose everything, so only its user can help. A job whose own data fills every disk is
-not moved again: a machine that it moved to shortly before its disk was full is retained.
+It trains until the replacement is ready, so nothing is lost. A program that does not save with
+spotd's engine could lose everything, so it is not moved, and its user is alerted. A job whose own
+data fills every disk is not moved again: a machine is retained if its disk was full shortly after
+the job moved there.
 """
 
 from __future__ import annotations

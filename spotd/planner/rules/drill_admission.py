@@ -1,4 +1,4 @@
-"""Whether a drill may inject a fault into a running job now, and what that may cost."""
+"""Decide whether a drill may inject a fault into a running job now, and bound its cost."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def target(view: View) -> Node | None:
 def cost_microusd(view: View, market: Market, kind: DrillKind, within_s: float, now_us: int) -> int:
     """Return the most that the drill can cost in micro-USD within that time.
 
-    It includes the faulted machine, candidates requested side by side, one more beside each slow
-    one, and the repeated training. A new agent on the same machine costs nothing.
+    It includes the faulted machine, candidates requested in parallel, one more for each slow one,
+    and the repeated training. A new agent on the same machine costs nothing.
     """
     node, row = target(view), _next(view, market, now_us)
     if kind is DrillKind.AGENT or node is None or row is None:

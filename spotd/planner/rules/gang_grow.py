@@ -48,9 +48,9 @@ def _from_us(d: PlanBuilder, left: list[Node]) -> int:
     """Return when to request missing machines so that admitting them pays; NEVER for not now.
 
     Admitting them stops training for as long as this gang took to start, and adds their share from
-    then on. How much training is left is unknown: it counts as long as this gang has trained, at
-    most up to `max_duration`. So no gang stops again before the last stop has paid, and no machine
-    is paid for while it waits. If training has stopped, at once.
+    then on. The remaining training time is unknown: it is assumed to be as long as this gang has
+    trained, at most up to `max_duration`. So no gang stops again before the last stop has paid off,
+    and no machine is paid for while it waits. If training has stopped, they are requested at once.
     """
     mine, spec = crew(d.view), d.job.spec
     if any(node.state in LEAVING for node in mine) or any(

@@ -1,9 +1,9 @@
 """Shrink a gang to its remaining machines when one is lost, and admit new ones later.
 
-Both are the same step: a new attempt with the machines that exist, once nobody trains. On a notice
-all ranks save and release as usual. If one is lost without a notice, the others are given up at
-once, because none of them steps without it. Their agents end the earlier attempt on their machine
-before they say hello, and the new attempt claims HEAD as any does.
+Both are the same step: a new attempt with the existing machines, once no rank trains. After a
+notice all ranks save and release as usual. If one is lost without a notice, the others' attempt is
+given up at once, because no rank can step without it. Their agents end the earlier attempt on their
+machine before they report to the new one, and the new attempt claims HEAD like any other.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ REGROWN = "regrown"  # the cause of an attempt that has more machines than the o
 
 
 def take_in(d: PlanBuilder) -> None:
-    """Have a smaller gang save when the machines that are to join it are ready.
+    """Make a smaller gang save when the machines that will join it are ready.
 
     A gang that already drains because of a notice admits them as it is: see core/next_effect.py.
     """
@@ -60,7 +60,7 @@ def _count(nodes: list[Node]) -> str:
 
 
 def regroup(d: PlanBuilder) -> None:
-    """Open the next attempt with the existing machines, once nobody trains."""
+    """Open the next attempt with the existing machines, once no rank trains."""
     left = remaining(d.view, d.now_us)
     if not left or not all(_stands(d, node) for node in left):
         return
@@ -165,9 +165,9 @@ def _moved(d: PlanBuilder, old: Node, rank: int, size: int) -> Node:
 
 
 def send_home(d: PlanBuilder) -> None:
-    """Give back newcomers that are no longer needed.
+    """Terminate newcomers that are no longer needed.
 
-    Either the machine that they were to replace still trains, or nobody is left to join.
+    Either the machine that they were requested to replace still trains, or no gang is left to join.
     """
     coming, left = newcomers(d.view), remaining(d.view, d.now_us)
     if left:

@@ -1,4 +1,4 @@
-"""Hold a job until the job that it comes after has succeeded."""
+"""Hold a job until its predecessor has succeeded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def begins_us(d: PlanBuilder) -> int | None:
 
 
 def follow(d: PlanBuilder) -> None:
-    """The one before has failed or was cancelled: so nothing comes after it."""
+    """Wait for the predecessor; fail the job if the predecessor failed or was cancelled."""
     before = d.view.before
     if d.ended or d.job.desired is Desired.CANCEL or begins_us(d) is not None:
         return  # its user cancels it, and gets that message rather than a failure

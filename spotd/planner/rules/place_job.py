@@ -1,4 +1,4 @@
-"""Place a wanted job without an active node, and choose the first complete gang that says hello."""
+"""Place a job without an active node, and choose the first complete gang that reports."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _lacks(d: PlanBuilder) -> bool:
 def _missing(d: PlanBuilder) -> int:
     """Return how many candidates to request.
 
-    As many as the job wants side by side, and one more, elsewhere, beside each slow one.
+    As many as the job requests in parallel, and one more, elsewhere, for each slow one.
     """
     if not d.market.hedging or d.market.blocked:
         return 1 - _coming(d)
@@ -128,7 +128,7 @@ def _missing(d: PlanBuilder) -> int:
 def _late(d: PlanBuilder) -> int:
     """Return the number of candidates that have not started within `beside_s` while we listened.
 
-    One that starts in time to be chosen needs none beside it.
+    A candidate that starts in time to be chosen needs no second one.
     """
     late, timing = 0, d.market.timing
     if d.job.spec.num_nodes > 1 or not _attempt_open(d):
@@ -177,7 +177,7 @@ def _held_up(d: PlanBuilder) -> bool:
 
 
 def taken(d: PlanBuilder) -> set[str]:
-    """Return the offers not to request: ours that are coming or being preempted.
+    """Return the offers not to request: the job has a machine there that starts or leaves.
 
     A lost machine's offer only cools down: if nothing else is available, it is requested again.
     """
@@ -234,7 +234,7 @@ def _ask(d: PlanBuilder) -> bool:
 
 
 def _ask_as_told(d: PlanBuilder, intent: PolicyIntent, rows: list[RankedOffer]) -> bool:
-    """Request what the policy says; return False if it says to request nothing now."""
+    """Request the offer that the policy chose; return False if it chose to request nothing now."""
     choice = intent.choice
     leave_line(d, placed=intent.ask is not None)
     if intent.ask is not None and not choice.guarded and patient(d.job, d.now_us, rows):
@@ -257,7 +257,7 @@ def _ask_as_told(d: PlanBuilder, intent: PolicyIntent, rows: list[RankedOffer]) 
 
 
 def _hedge(d: PlanBuilder, intent: PolicyIntent) -> bool:
-    """Request one more beside spot that is coming, if the policy would request it otherwise."""
+    """Request one more spot machine beside those that start, if the policy would."""
     kinds = {n.offer.capacity_type for gang in _candidates(d).values() for n in gang}
     if (
         intent.ask is None

@@ -44,8 +44,8 @@ def legs(
     order.
 
     Completed copies are included. `paid` are copies begun for this job, with their cost in
-    micro-USD: their regions come first, because half a copy is worthless, and count. Copies beyond
-    the cap are refused.
+    micro-USD: they count, and their regions come first, because an incomplete copy is worthless.
+    Copies beyond the cap are refused.
     """
     wanted = spec.wishes.ahead
     sets = _sets(spec, market)
@@ -75,7 +75,7 @@ def legs(
 def within(
     planned: Iterable[PlannedCopy], paid: Mapping[str, int], left_microusd: int | None
 ) -> list[PlannedCopy]:
-    """The same, those refused that are beyond what the job may spend yet; None: without bound."""
+    """Return the copies; refuse those that exceed `left_microusd`; None: no limit."""
     left, copies = left_microusd, []
     for leg in planned:
         adds = 0 if leg.staged or leg.refused else max(0, leg.microusd - paid.get(leg.copy, 0))

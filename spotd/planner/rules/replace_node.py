@@ -52,7 +52,7 @@ def drain_noticed(d: PlanBuilder) -> None:
 
 
 def _end_drain(d: PlanBuilder, node: Node) -> None:
-    """Terminate a drain that takes longer than it may, whatever the job is to do by now."""
+    """Terminate a drain that takes too long, whatever the job's desired state is now."""
     if node.departure.kept_until_us > d.now_us:
         return
     end_us, text = _drain_end(d, node)
@@ -155,8 +155,8 @@ def gang_of(d: PlanBuilder, node: Node) -> list[Node]:
 def give_up_lost(d: PlanBuilder) -> None:
     """Give up a node that was silent for too long although its cloud lists it.
 
-    A HEAD that moved meanwhile means that it lives. As long as neither source can be asked, nothing
-    is known and nobody is given up.
+    A HEAD that moved meanwhile shows that it is alive. While neither HEAD nor the cloud can be
+    read, nothing is known and no node is given up.
     """
     for node in d.nodes:
         if node.state in LEAVING:
@@ -232,9 +232,9 @@ def give_up_boot(d: PlanBuilder) -> None:
 def _boot_end(d: PlanBuilder, node: Node) -> tuple[int, str]:
     """Return when a starting machine's next step is overdue, and the message; 0 if nothing is.
 
-    An agent may have done the step while nobody listened, so it has time to report it. So has a
-    machine whose time ran out while no daemon was there, or could reach it, to start its agent. In
-    a restored database, a machine that trains may be on record as coming.
+    An agent may have done the step while no daemon listened, so it gets time to report it. So does
+    a machine whose time ran out while no daemon could start its agent. In a restored database, a
+    machine that trains may be recorded as starting.
     """
     spec = d.job.spec
     if not node.startup.hello_at_us:

@@ -1,6 +1,6 @@
 """Request a checkpoint when training is slow, and move a job that stays slow, once in a while.
 
-The checkpoint keeps what is paid for before the machine gets worse. Slow means below the job's own
+The checkpoint secures the paid work before the machine gets worse. Slow means below the job's own
 rate, below that of the earlier attempt on this machine type, or held up by one rank.
 """
 

@@ -1,5 +1,5 @@
-"""Alert on what takes too long: a job without a machine, a terminated machine that stays, a missing
-checkpoint.
+"""Alert on conditions that last too long: a job without a machine, a terminated machine that
+stays, a missing checkpoint.
 
 Each alert is sent when it is overdue, and repeated for as long as it costs money or time.
 """
@@ -61,7 +61,7 @@ def end_wait(d: PlanBuilder) -> None:
 
 
 def wait(d: PlanBuilder, obstacle: str, advice: Callable[[], str]) -> None:
-    """Wait because nothing is available now; after a long time alert with what to try."""
+    """Wait because nothing is available now; after a long time alert with advice."""
     if served(d):
         return
     since_us, told_us = d.job.waiting_since_us or d.now_us, d.job.waiting_told_us
@@ -80,7 +80,7 @@ def wait(d: PlanBuilder, obstacle: str, advice: Callable[[], str]) -> None:
 
 
 def advise(ranked: Iterable[RankedOffer]) -> str:
-    """Return in one line what may help against the reasons that exclude these offers."""
+    """Return one line of advice against the reasons that exclude these offers."""
     codes = sorted({row.code for row in ranked})
     advice = dict.fromkeys(_ADVICE.get(code, _OTHER) for code in codes)
     return "; or ".join(advice) or _NO_OFFER

@@ -11,8 +11,8 @@ from spotd.planner.core.plan_builder import PlanBuilder, place
 def record_wipe(d: PlanBuilder, node: Node, reason: LeaveReason) -> None:
     """Add an event about whether, where, when and how the node's disks were wiped.
 
-    No event for a node that never had data on them. A cloud discards disks in any case; the event
-    is what the node reported.
+    There is no event for a node that never had data on them. The cloud discards disks in any case;
+    the event records the node's own report.
     """
     if not node.startup.booted_at_us:
         return
