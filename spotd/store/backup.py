@@ -175,7 +175,7 @@ def _copy_sqlite(source: Path, file: Path) -> None:
 
 
 def _check(file: Path) -> None:
-    """Check that all of it can be read, and make it a single file. Raises StoreError."""
+    """Check that the whole database can be read, and make it a single file. Raises StoreError."""
     try:
         with closing(sqlite3.connect(file)) as connection:
             [[problem], *_] = connection.execute("PRAGMA integrity_check").fetchall()

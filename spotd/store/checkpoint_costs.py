@@ -40,10 +40,10 @@ def storage(
 ) -> tuple[list[Item], list[str]]:
     """The cost of storing each checkpoint.
 
-    It is stored from its commit until `keep` newer ones are committed or somebody deletes it: the
+    It is stored from its commit until `keep` newer ones are committed or a user deletes it: the
     part in its machine's region at the list price of that machine's cloud, the rest at that of the
-    job's own store. What it shares with an earlier one is counted there for as long as that is
-    stored, and then here. `first` has rank 0 of each generation.
+    job's own store. Data that it shares with an earlier one counts for the earlier one as long as
+    that is stored, and then here. `first` has rank 0 of each generation.
     """
     url, keep = job.spec.checkpoint.store, job.spec.checkpoint.keep
     own: list[Lying] = []
@@ -115,7 +115,7 @@ def restores(
     market: Market,
     window: Window,
 ) -> tuple[list[Item], list[str]]:
-    """The cost of what each generation read when it resumed, once.
+    """The cost of the data that each generation read when it resumed, once.
 
     That is the newest checkpoint before its claim: the shards in the region of the machine that
     saved them, and the rest from the job's own store, at the first tier's egress price of the cloud

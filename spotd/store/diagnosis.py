@@ -1,4 +1,4 @@
-"""Events of what nodes report about the health of training, with the evidence."""
+"""Events from nodes' reports about the health of training, with the evidence."""
 
 from __future__ import annotations
 

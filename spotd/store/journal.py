@@ -73,9 +73,9 @@ class JournalRepository(Repository):
 def apply_batch(node: NodeProjection, batch: JournalBatch) -> None:
     """Apply a node's entries, with times on the daemon's clock.
 
-    An entry that is older than the batch's newest was written that much earlier. So no deadline
-    comes out too early, even if the node's clock was set in between: nothing new was written before
-    the node was last heard.
+    An entry that is older than the batch's newest was written that much earlier. So no deadline is
+    computed too early, even if the node's clock was set in between: no new entry was written before
+    the node's last message.
     """
     last_us = max(node.columns["heard_at_us"], node.row.requested_at_us)
     newest_us = max((entry.at_us for entry in batch.entries), default=0)

@@ -29,7 +29,7 @@ def output_costs(
 ) -> tuple[list[Item], list[str]]:
     """Costs of uploaded outputs in the window, and texts about what is unknown.
 
-    They stay in the job's own store until somebody deletes them there, which is not on record.
+    They stay in the job's own store until a user deletes them there, which spotd does not notice.
     Costs of adjacent windows add up.
     """
     stored = [row for row in uploads if row.new_bytes and row.stored_at_us < window.until_us]

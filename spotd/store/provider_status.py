@@ -30,8 +30,8 @@ class ProviderStatus:
 def judge(
     was: ProviderStatus | None, provider: str, disabled: str, at_us: int
 ) -> tuple[ProviderStatus, Event | None]:
-    """The new status, and the event to record, when a provider is out of use (`disabled` says why)
-    or in use ("").
+    """Return the new status, and the event to record, when a provider cannot be used (`disabled` is
+    the reason) or is used ("").
 
     Another text for the same refusal does not change its start.
     """
