@@ -1,4 +1,4 @@
-"""Doctor checks of provider warnings: unexpected answers of clouds, and how often they came."""
+"""Doctor checks of provider warnings: unexpected answers of clouds, with their number."""
 
 from __future__ import annotations
 

@@ -22,9 +22,9 @@ from spotd.api_routes.person import VIA, Person
 class Peer:
     """The user of the process at the other end; `uid` -1 when the kernel reports none.
 
-    `via` names the dashboard when it requests this for somebody who has logged in there. `role` is
-    then the most that this person may do; None leaves it to the groups. `token_id` is the token
-    that this person logged in with.
+    `via` names the dashboard when it makes the request for a person who has logged in there. `role`
+    then limits the person's rights; None leaves them to the groups. `token_id` is the token of the
+    person's login.
     """
 
     uid: int
@@ -46,9 +46,9 @@ def find_peer(uid: int) -> Peer:
 
 
 def peer_of(person: Person) -> Peer:
-    """Return the person whom the dashboard requests something for.
+    """Return the person for whom the dashboard makes the request.
 
-    An account of the box that is gone has no uid, and without a role no right.
+    A deleted account of the box has no uid, and without a role no rights.
     """
     uid = -1
     if person.account:

@@ -14,8 +14,8 @@ from spotd.security.secrets import host_key, make_key_pair, open_job_keys
 
 
 def ssh_address(call: ApiRequest) -> dict[str, Any]:
-    """Where the job's machine of a `rank` is, and as whom to log in: the one that trains, else the
-    newest that can be reached. Lets nobody in."""
+    """The address and the user name of the job's machine of a `rank`: the one that trains,
+    otherwise the newest that can be reached. Grants no access."""
     return _address(call, *_machine(call))
 
 

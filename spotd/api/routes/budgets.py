@@ -21,7 +21,7 @@ from spotd.store.dataset_costs import paid_by_copy
 
 
 def list_budgets(call: ApiRequest) -> dict[str, Any]:
-    """Each budget of the configuration: what is spent this month, the burn rate, the forecast."""
+    """Each budget of the configuration: this month's spending, the burn rate, the forecast."""
     now_us = call.now_us
     store, month = call.context.store, month_of(now_us)
     rows, extra = spendings(store, now_us), carried(store, month[0])
@@ -53,10 +53,10 @@ def _data(status: BudgetStatus) -> dict[str, Any]:
 
 
 def check_budgets(call: ApiRequest, user: str, spec: JobSpec, resumed: Job | None = None) -> str:
-    """Refuse a job that is to start or be resumed where it may cost more than a budget has left.
+    """Refuse to start or resume a job that may cost more than a budget has left.
 
-    With `override_budget` in the body it is allowed. Returns the text of what was overridden, ""
-    for nothing. Raises ApiError (refused, auth).
+    With `override_budget` in the body it is allowed. Returns the text of the overridden refusal, or
+    "". Raises ApiError (refused, auth).
     """
     budgets = [
         budget for budget in call.context.settings.budgets() if budget.covers(user, spec.project)
@@ -119,7 +119,7 @@ def record_request(call: ApiRequest, job: Job) -> list[str]:
 
 
 def approve_override(call: ApiRequest) -> dict[str, Any]:
-    """Let a job exceed a budget, as another admin asked, and run it."""
+    """Approve another admin's request to let a job exceed a budget, and run it."""
     job, store = call.job(), call.context.store
     asked_by = job.approval_asked_by
     if not asked_by or job.outcome is not None or job.desired is not Desired.PAUSE:

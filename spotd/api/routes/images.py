@@ -19,8 +19,8 @@ _MAX_NAME = 63  # characters in the name of a job
 
 
 def bake_image(call: ApiRequest) -> dict[str, Any]:
-    """Submit a bake: a job that does `setup` on one machine, of which an image is made. `image` is
-    its name; `cloud`, `region` and `instance_type` take the place of the file's."""
+    """Submit a bake: a job that runs `setup` on one machine, from which an image is made. `image`
+    is the image's name; `cloud`, `region` and `instance_type` replace those of the file."""
     parsed = parse_job(call, call.texts("secrets"), bake=True)
     name = call.text("image") or parsed.spec.name.lower()
     try:
@@ -92,8 +92,8 @@ def _places(call: ApiRequest, wanted: Iterable[OfferRequest]) -> tuple[OfferRequ
 
 
 def list_images(call: ApiRequest) -> dict[str, Any]:
-    """Every image that may cost money: its place, what it was made of, its size, and what a month
-    of it costs at the most (`usd_per_month_most`; null where no figure is known)."""
+    """Every image that may cost money: its place, its source, its size, and its highest monthly
+    cost (`usd_per_month_most`; null where no figure is known)."""
     store = call.context.store
     rows, jobs = store.images.rows(), store.jobs.rows(finished=False)
     clouds, configured = call.context.clouds.image_makers(), call.context.clouds.configured_images()

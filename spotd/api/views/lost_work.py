@@ -19,7 +19,7 @@ _TAKEN = frozenset({LeaveReason.PREEMPTED, LeaveReason.LOST})
 def losses(
     job: Job, nodes: Sequence[Node], checkpoints: Sequence[CheckpointRow]
 ) -> dict[int, LostWork]:
-    """Return what was lost at the start of each attempt that trained after another one."""
+    """Return the lost work at the start of each attempt that trained after another one."""
     reports_steps = job.spec.checkpoint.engine == "spotd"
     attempts = trained_attempts(nodes, job.spec.num_nodes)
     lost: dict[int, LostWork] = {}

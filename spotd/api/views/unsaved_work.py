@@ -1,4 +1,4 @@
-"""The warning of what a preemption costs a job that saves no checkpoints."""
+"""Warn about the cost of a preemption for a job that saves no checkpoints."""
 
 from __future__ import annotations
 
