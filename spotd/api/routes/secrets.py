@@ -77,8 +77,8 @@ def remove_secret(call: ApiRequest) -> dict[str, Any]:
 
 
 def rotate_key(call: ApiRequest) -> dict[str, Any]:
-    """Switch to the next master key: see `spotd.security.secrets.rotate`. `unread` are the values that it
-    left."""
+    """Switch to the next master key: see `spotd.security.secrets.rotate`. `unread` are the values
+    that it left."""
     try:
         unread = call.context.rotate_key()
     except StaleKeyError:
