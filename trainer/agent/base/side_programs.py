@@ -1,5 +1,5 @@
-"""Start helper programs beside the agent, for work that needs time or libraries it does not
-have."""
+"""Start helper programs beside the agent, for work that takes time or needs libraries that the
+agent lacks."""
 
 from __future__ import annotations
 

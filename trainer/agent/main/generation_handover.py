@@ -75,7 +75,7 @@ def _is_prepared(paths: AgentPaths) -> bool:
 
 
 def _end_generation(paths: AgentPaths, generation: int) -> None:
-    """Ask the generation's agent to stop, then kill what is left."""
+    """Ask the generation's agent to stop, then kill its remaining processes."""
     scripts = [Script(paths.memory / name, (), {}) for name in _SCRIPTS]
     agent = _agent_pid(paths)
     if agent:

@@ -2,7 +2,7 @@
 
 The kernel's messages report a failure at once (see kernel.py), if they can be read. This slow check
 finds what they do not report. A field that the installed driver does not know is left out of the
-next query. For a lost GPU, which nvidia-smi still lists, it prints a line of its own and bracketed
+next query. For a lost GPU, which nvidia-smi still lists, it prints a separate line and bracketed
 values.
 """
 
