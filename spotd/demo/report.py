@@ -187,7 +187,7 @@ def write_report(folder: Path, evidence: Evidence) -> None:
     (folder / "report.html").write_text(_page(evidence, list(images.values()), data))
 
 
-HEADINGS = ("machine", "lost by", "asked", "instance", "SSH", "1st step", "gap", "lost")
+HEADINGS = ("machine", "lost by", "request", "instance", "SSH", "1st step", "gap", "lost")
 
 
 def recovery_rows(recoveries: Sequence[Recovery]) -> list[tuple[str, ...]]:

@@ -80,7 +80,7 @@ class CloudStory(DemoRun):
             for cloud in RECLAIMED:
                 node = self._await_training_on(job_id, cloud)
                 self._pause(job_id, TRAIN_S)
-                self.screen.add_event("strike", f"{cloud} takes its machine in {node['zone']} back")
+                self.screen.add_event("fault", f"{cloud} takes its machine in {node['zone']} back")
                 self.box.preempt(str(node["instance_id"]))
             self._finish(job_id)
         return job_id
