@@ -130,9 +130,10 @@ def _follow(client: Client, data: dict[str, Any]) -> dict[str, Any]:
     while True:
         if data["state"] != shown_state:
             shown_state = data["state"]
-            if shown_state in ("asked", "struck"):
-                waiting = "waiting for it to train again"
-                print_message(f"{shown_state}: {waiting if shown_state == 'struck' else drill_id}")
+            if shown_state == "asked":
+                print_message(f"requested: {drill_id}")
+            if shown_state == "struck":
+                print_message("fault injected: waiting for the job to train again")
         if data["ended_at"]:
             return {**data, "job": job, "kind": "Drill"}
         time.sleep(POLL_S)

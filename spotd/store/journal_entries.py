@@ -301,7 +301,7 @@ def _exited(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
     obeyed = code == wire.EXIT_RELEASED and node.columns["released_at_us"]
     text = _ENDS.get(code, f"the program ended with code {code}")
     text = PART_FAILED.get(part, text)
-    text = "the program stopped, as asked" if obeyed else text
+    text = "the program stopped as requested" if obeyed else text
     node.say(Event("exited", text), at_us)
 
 

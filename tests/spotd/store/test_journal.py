@@ -147,7 +147,7 @@ def test_a_life_from_hello_to_release(store: Store) -> None:
 
 @pytest.mark.parametrize(
     ("released", "text"),
-    [(True, "the program stopped, as asked"), (False, "the program ended with code 75")],
+    [(True, "the program stopped as requested"), (False, "the program ended with code 75")],
 )
 def test_75_is_told_as_the_stop_that_it_means(store: Store, released: bool, text: str) -> None:
     """The shell of a script that was stopped has a code of its own."""
