@@ -108,7 +108,7 @@ def _print(data: Mapping[str, Any]) -> None:
     columns = (
         Column("HOLDS", rank=0),
         Column("CONDITION", wrap=True, rank=0),
-        Column("BY WHAT", wrap=True, rank=0),
+        Column("BECAUSE", wrap=True, rank=0),
     )
     rows: list[list[Cell | str]] = [
         [

@@ -231,8 +231,8 @@ def _print(checks: list[dict[str, Any]], score: list[dict[str, Any]]) -> None:
         score_rows = [[marks[pillar["good"]], pillar["pillar"], pillar["text"]] for pillar in score]
         columns = (
             Column("", rank=0),
-            Column("WHAT PAYS", rank=0),
-            Column("AS IT IS", wrap=True, rank=0),
+            Column("SAVES MONEY", rank=0),
+            Column("FINDING", wrap=True, rank=0),
         )
         print_table(columns, score_rows)
     for check in checks:

@@ -36,7 +36,7 @@ _COLUMNS = (
     Column("JOB", rank=0),
     Column("KIND"),
     Column("STATE", rank=0),
-    Column("ASKED", right=True, rank=2),
+    Column("AGE", right=True, rank=2),
     Column("BY", rank=3),
     Column("FINDING", wrap=True, rank=0),
 )

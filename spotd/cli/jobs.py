@@ -51,8 +51,8 @@ _NODE_COLUMNS = (
 )
 
 _EVICTION_COLUMNS = (
-    *(Column(title, rank=0) for title in ("NOTICE OF", "HEARD")),
-    *(Column(title, rank=0) for title in ("ASKED", "RELEASED", "ENDED", "GONE")),
+    *(Column(title, rank=0) for title in ("NOTICE FOR", "RECEIVED")),
+    *(Column(title, rank=0) for title in ("STOP SENT", "RELEASED", "ENDED", "GONE")),
 )
 _UNKNOWN = Cell("unknown", "dim")
 

@@ -15,7 +15,7 @@ from spotd.cli.render import Column, Output, emit, output_option, print_message,
 
 app = group(invoke_without_command=True)
 _COLUMNS = (
-    Column("WHAT"),
+    Column("KIND"),
     Column("ID", rank=0),
     Column("WHERE", wrap=True, rank=0),
     Column("JOB"),
