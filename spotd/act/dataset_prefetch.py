@@ -1,8 +1,9 @@
-"""Copy data sets ahead to where a job may go next, through this box, at a limited rate.
+"""Copy data sets ahead to the regions where a job may run next, through this box, at a limited
+rate.
 
-One copy at a time, on its own thread; nothing waits for it. The cost is recorded before it is
+One copy runs at a time, on its own thread; nothing waits for it. The cost is recorded before it is
 spent, so a box that dies has counted too much and never too little; the next one finds the progress
-in the stores. A copy gives way to a machine in that region that wants the same data.
+in the stores. A copy stops for a machine in that region that needs the same data.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ BEGUN, DONE, NOT = "staging_ahead", "staged_ahead", "not_staged"  # kinds of eve
 
 
 class _EndedError(Exception):
-    """The copy ends; the text says why, and is alerted if it is `news`."""
+    """The copy ends; the text is the reason, and is alerted if it is `news`."""
 
     def __init__(self, text: str, *, news: bool = False) -> None:
         super().__init__(text)
@@ -67,7 +68,7 @@ class _EndedError(Exception):
 
 @dataclass(frozen=True)
 class _Work:
-    """`left_microusd` is what the job may spend yet, None without a max_cost_usd."""
+    """`left_microusd` is the amount that the job may still spend, None without a max_cost_usd."""
 
     store: Store
     job: Job
@@ -103,7 +104,7 @@ class DatasetPrefetch:
         self._looked_s = 0.0
 
     def look(self, store: Store) -> None:
-        """The duty: begin the next copy that is wanted, unless one is being made. Raises
+        """The periodic task: begin the next due copy, unless one is being made. Raises
         spotd.store.errors.StoreError."""
         if self._stopped.is_set() or (self._thread is not None and self._thread.is_alive()):
             return
@@ -293,7 +294,7 @@ class DatasetPrefetch:
         return came
 
     def _end_gone(self, store: Store) -> None:
-        """Stop counting copies that somebody deleted. Each is checked once an hour."""
+        """Stop counting copies that were deleted. Each is checked once an hour."""
         if time.monotonic() < self._looked_s:
             return
         self._looked_s = time.monotonic() + 3600.0

@@ -137,11 +137,11 @@ class DrillRunner:
         return struck if store.drills.update(struck, Event(DRILLED, text, node.id)) else drill
 
     def _tell(self, drill: FaultDrill, view: View, node: Node, now_us: int) -> str | None:
-        """Return why the fault was not injected, "" if it was, None if nobody knows yet.
+        """Return why the fault was not injected, "" if it was, None if it is not known yet.
 
-        After STRIKE_S nothing is injected any more, only asked whether it was, because a drill's
-        effect must not count as the cloud's or the program's. Raises LinkError, ProviderError,
-        UserError.
+        After STRIKE_S nothing is injected any more; this only checks whether it was, because a
+        drill's effect must not count as the cloud's or the program's. Raises LinkError,
+        ProviderError, UserError.
         """
         end_us = drill.aimed_at_us + int(STRIKE_S * S)
         late = f"it could not inject the fault within {STRIKE_S:.0f} s" if now_us > end_us else ""

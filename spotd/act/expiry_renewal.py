@@ -1,4 +1,4 @@
-"""Renew the expiry of every wanted machine; planner/core/expiry.py says why."""
+"""Renew the expiry of every machine that is needed; planner/core/expiry.py has the reasons."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 def renew_expiries(
     store: Store, provider: Provider, clock: Clock, timing: Timing, paged: set[str]
 ) -> None:
-    """Renew what is due in one cloud. Raises StoreError.
+    """Renew the expiries that are due in one cloud. Raises StoreError.
 
     A failure is retried at the next call and delays no other. `paged` remembers, from call to call,
     the nodes that were alerted.

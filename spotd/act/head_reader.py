@@ -27,7 +27,7 @@ def record_head(store: Store, job: Job, seen: HeadSnapshot) -> None:
     """Record HEAD, and alert if it is ahead of the record.
 
     A generation is recorded before anything is done for it, so a HEAD that is ahead means that the
-    record is older than what runs.
+    record is older than the running machines.
     """
     store.jobs.record_head(job.id, seen)
     now = store.jobs.find(job.id)

@@ -22,11 +22,11 @@ KIND = "xxh3"
 
 
 class JobIdTakenError(Exception):
-    """The job exists, or something else that is not ours to overwrite."""
+    """The job, or something else that must not be overwritten, exists."""
 
 
 class ImportMismatchError(Exception):
-    """The import to commit differs from what was sent; the message says how."""
+    """The import to commit differs from the uploaded data; the message has the difference."""
 
 
 def shard_key(job_id: str, step: int, stream: int, number: int) -> str:
@@ -55,7 +55,7 @@ def check_new(objects: ObjectStore, job_id: str) -> None:
 
 
 def put_shard(objects: ObjectStore, job_id: str, shard: Shard, data: Path) -> None:
-    """Write what was verified. Raises TakenError and the store's errors."""
+    """Write verified bytes. Raises TakenError and the store's errors."""
     check_new(objects, job_id)
     objects.put(shard.key, data)
 
