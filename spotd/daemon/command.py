@@ -1,4 +1,4 @@
-"""`spotd`: run the daemon, look at its configuration, look after its database."""
+"""`spotd`: run the daemon, check its configuration, maintain its database."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def downgrade(
 
 
 def _cost_of(schema: str, unattended_h: float) -> str:
-    """Return what keeps costing money while no spotd of this schema runs, or "" if nothing does."""
+    """Warn about machines that end while no spotd of this schema runs, or return ""."""
     if REVISIONS.index(schema) >= REVISIONS.index(RENEWING):
         return ""
     return (

@@ -27,7 +27,7 @@ class Loop:
     """The reconcile loop on one thread. Effects go to `dispatch`; `poke` hints that a job is due.
 
     `progressed` is called after every completed round and while the store is unavailable. The loop
-    itself must feed the watchdog: another thread would go on when the loop hangs. `decided` gets
+    itself must feed the watchdog: another thread would continue when the loop hangs. `decided` gets
     the seconds that each round with decisions took.
     """
 

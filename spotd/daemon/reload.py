@@ -38,8 +38,8 @@ def reload_for_user(
 ) -> list[str]:
     """Reload the configuration for the API, which has the audit, and return the changed keys.
 
-    Raises what `take_over` and the file's reader raise; then nothing has changed. systemd, the log
-    and an alert say the outcome.
+    Raises the errors of `take_over` and of the file's reader; then nothing has changed. systemd,
+    the log and an alert report the outcome.
     """
     notify_reloading()
     status = ""

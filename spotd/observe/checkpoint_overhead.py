@@ -1,4 +1,4 @@
-"""Alert on a job whose saves take more than a tenth of its time, with what would cost less."""
+"""Alert on a job whose saves take more than a tenth of its time, with advice."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LEAST_S = 900.0  # of measured time: three windows of a machine (trainer/agent/w
 
 
 def judge_saves(store: Store, now_us: int) -> None:
-    """Alert once a day, by what running machines measured in the last hour."""
+    """Alert once a day, by the measurements of running machines in the last hour."""
     alerted = store.events.keys("saves_cost", now_us - DAY_US)
     for job in store.jobs.rows(finished=False):
         key = f"saves_cost:{job.id}"

@@ -51,7 +51,7 @@ class FollowedNode:
     entries: list[JournalEntry] = field(default_factory=list)
 
     def close(self) -> None:
-        """Hang up; the descriptor must not be watched any more."""
+        """Close the connection; the descriptor must no longer be watched."""
         self.connection.hang_up(self.channel)
 
 

@@ -40,8 +40,8 @@ class IdleGpuCheck:
 def judge_idle(store: Store, policy: IdlePolicy, now_us: int) -> None:
     """Alert once a day, and pause the job if the policy says so and this is not a dry run.
 
-    It is paused like by a person, so training saves first. A program that makes no steps reports
-    nothing: domain/health.py covers that.
+    It is paused as with `spotctl pause`, so training saves first. A program that makes no steps
+    reports nothing: domain/health.py covers that.
     """
     if policy.does == ALLOW:
         return

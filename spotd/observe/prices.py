@@ -1,4 +1,4 @@
-"""Fetch what the clouds sell, check the prices for plausibility, and record them."""
+"""Fetch the clouds' offers, check the prices for plausibility, and record them."""
 
 from __future__ import annotations
 
