@@ -107,8 +107,8 @@ class AlertsSection(Section):
         default=300.0,
         ge=0,
         le=86_400,
-        description="After an alert, the same one about the same job waits for so long, and comes "
-        "as one message with a count; 0: it is sent at once",
+        description="After an alert, equal alerts about the same job are held back for this time, "
+        "and sent as one message with a count; 0: all are sent at once",
     )
 
 

@@ -127,13 +127,13 @@ Federate = Annotated[AwsFederate | GcpFederate | AzureFederate, Field(discrimina
 
 
 class DatasetSection(Section):
-    """Data that jobs mount by name, as dataset://NAME, and that is brought to each region once."""
+    """Data that jobs mount by name, as dataset://NAME, and that is copied to each region once."""
 
     url: StoreUrl = Field(description="Store that has the whole data set")
     copies: list[StoreUrl] = Field(
         default=[],
         description="Stores that it may be copied to, each for machines of its region; the region "
-        "stands in [stores]",
+        "is set in [stores]",
     )
     max_usd: Usd = Field(description="Maximum cost of one copy to a region; micro-USD once read")
     size: Bytes | None = Field(

@@ -78,7 +78,7 @@ def test_the_container_that_a_job_began_with_is_kept(store: Store) -> None:
     assert store.events.image_digest("j2") == ""
     texts = [row.event.text for row in store.events.rows("j1")]
     assert texts[-4:] == [
-        "the container image r.io/x:1 is brought to the machine",
+        "the container image r.io/x:1 is pulled to the machine",
         "pulling: copying 3 of 9",
         f"r.io/x:1 pulled in 2.5 s, for podman: {first}",
         f"r.io/x:1 pulled in 2.5 s, for podman: {second}",
