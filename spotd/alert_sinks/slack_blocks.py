@@ -127,6 +127,37 @@ _WORDS = {
         "Continues; `spotctl doctor` counts them.",
         "A code: look it up in the cloud's documentation, and update spotd. A right: see the text.",
     ),
+    "waits": (
+        "Keeps checking every offer that fits.",
+        "See what blocks it: `spotctl why {job}`.",
+    ),
+    "stays": (
+        "Repeats the termination every minute.",
+        "End the machine in its cloud's own console.",
+    ),
+    "moved": ("Requested another machine; training continues until it is ready.", _NOTHING),
+    "outbid": ("Requested a cheaper machine; training continues until it is ready.", _NOTHING),
+    "start_failed": ("Terminated the machine, and requests another one.", _LOGS + "."),
+    "yielded": ("Saved, and gave the machine to the other job.", "Nothing; it waits for room."),
+    "shrunk": ("Continues with the remaining machines, and requests the others.", _NOTHING),
+    "regrouped": ("Continues with all machines.", _NOTHING),
+    "budget_stop": (
+        "Saves and pauses the job.",
+        "Nothing; `spotctl resume {job}` continues it next month.",
+    ),
+    "quarantine": (
+        "Ends no machine that its database does not know.",
+        "Check `spotctl orphans`, then run `spotctl quarantine release`.",
+    ),
+    "safe_mode": (
+        "Observes, saves and terminates; launches and starts nothing.",
+        "Read the daemon's log; `spotctl safe-mode leave` ends it.",
+    ),
+    "contested": ("Makes no changes.", "Stop one of the two daemons for good."),
+    "database_away": (
+        "Decides and launches nothing; running training continues.",
+        "Check the database, and the disk that it is on.",
+    ),
     "test": ("Sent this message.", _NOTHING),
 }
 _OTHER = ("Recorded it.", "See `spotctl events {job}`.")

@@ -429,5 +429,6 @@ def rank_state_of(
         return saved[0]
     raise ValueError(
         f"the checkpoint of step {step} was saved by {len(saved)} ranks, but there are {size} "
-        "here: start as many, or a new job; any_ranks=True declares that your program keeps its batch"
+        "here: start as many, or a new job; any_ranks=True declares that your program keeps its "
+        "batch"
     )
