@@ -25,7 +25,7 @@ _EXAMPLE = "mailtos://user:password@example.org"
 
 
 class AppriseRoute(AlertRoute):
-    """Services that the library apprise sends to, as one URL a line."""
+    """Services that the apprise library can send to: one URL per line."""
 
     kind: Literal["apprise"]
     urls_file: Path | None = None

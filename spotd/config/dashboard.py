@@ -71,9 +71,10 @@ def _checked_proxy(proxy: str) -> str:
 
 
 class OidcSection(Section):
-    """An OpenID Connect provider, and who of its people may do what here.
+    """An OpenID Connect provider, and the roles that its users have on the dashboard.
 
-    A claim's value, as an email address or a group, gives a role. Nobody else gets in.
+    The value of a claim, such as an email address or a group, gives the role. Users without a role
+    cannot sign in.
     """
 
     issuer: Annotated[str, AfterValidator(_checked_issuer)] = Field(

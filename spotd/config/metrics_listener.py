@@ -37,7 +37,7 @@ def _checked(listen: str) -> str:
 
 
 class MetricsSection(Section):
-    """A door for Prometheus, beside the socket: on this machine alone, with a token."""
+    """A TCP port for Prometheus, beside the socket: on a loopback address, protected by a token."""
 
     listen: Annotated[str, AfterValidator(_checked)] = Field(
         default="", description=f"Address and port, as {_EXAMPLE}; empty: no port is opened"

@@ -68,13 +68,14 @@ class GcpLend(LendSection):
         description="Service account with access to the bucket; its limited tokens are leased",
     )
     credentials_file: Path | None = Field(
-        default=None, description="Credentials of the box; default: those that Google's tools find"
+        default=None,
+        description="Credentials of the box; default: those that Google's own tools use",
     )
 
 
 class AzureLend(LendSection):
-    """Credentials of the storage account in the options; the box signs as Azure's own tools find
-    it."""
+    """Temporary credentials for the storage account named in the options. The box signs in the way
+    Azure's own tools do."""
 
     kind: Literal["azure"]
 
@@ -83,7 +84,8 @@ Lend = Annotated[AwsLend | GcpLend | AzureLend, Field(discriminator="kind")]
 
 
 class AwsFederate(Section):
-    """Machines of these clouds show who they are, and are given a role of the store's own."""
+    """Machines of these clouds sign in to AWS with their own cloud's identity token, and assume a
+    role that may use the bucket."""
 
     kind: Literal["aws"]
     clouds: list[Literal["gcp", "azure"]] = Field(min_length=1)
@@ -92,7 +94,8 @@ class AwsFederate(Section):
 
 
 class GcpFederate(Section):
-    """As above: they are given tokens of a service account that may use the bucket."""
+    """Machines of these clouds sign in to Google Cloud with their own cloud's identity token, and
+    impersonate a service account that may use the bucket."""
 
     kind: Literal["gcp"]
     clouds: list[Literal["aws", "azure"]] = Field(min_length=1)
@@ -106,7 +109,8 @@ class GcpFederate(Section):
 
 
 class AzureFederate(Section):
-    """As above: they are given tokens of an application, or of an identity, of Entra."""
+    """Machines of these clouds sign in to Azure with their own cloud's identity token, as an
+    application or managed identity of Entra."""
 
     kind: Literal["azure"]
     clouds: list[Literal["aws", "gcp"]] = Field(min_length=1)
@@ -135,7 +139,7 @@ class DatasetSection(Section):
         description="Stores that it may be copied to, each for machines of its region; the region "
         "is set in [stores]",
     )
-    max_usd: Usd = Field(description="Maximum cost of one copy to a region; micro-USD once read")
+    max_usd: Usd = Field(description="Maximum cost of one copy to a region, in USD")
     size: Bytes | None = Field(
         default=None, description="Like 3TB; if set, placement includes the cost of copying it"
     )

@@ -21,7 +21,7 @@ from spotd.store.dataset_costs import paid_by_copy
 
 
 def list_budgets(call: ApiRequest) -> dict[str, Any]:
-    """Each budget of the configuration: this month's spending, the burn rate, the forecast."""
+    """List the budgets of the configuration: this month's spending, the burn rate, the forecast."""
     now_us = call.now_us
     store, month = call.context.store, month_of(now_us)
     rows, extra = spendings(store, now_us), carried(store, month[0])

@@ -108,8 +108,8 @@ def list_images(call: ApiRequest) -> dict[str, Any]:
 
 
 def remove_images(call: ApiRequest) -> dict[str, Any]:
-    """Have every image of that name removed (or the one of that id), in `cloud` and `region` alone
-    if they are given. Refused while a job uses one, but with `force`."""
+    """Delete every image of that name, or the one with that id; with `cloud` and `region` only
+    there. Refused while a job uses one, unless `force` is set."""
     name, force = call.path["name"], call.query.get("force", "") == "1"
     cloud, region = call.query.get("cloud", ""), call.query.get("region", "")
     store, now_us = call.context.store, call.now_us

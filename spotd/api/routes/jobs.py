@@ -174,7 +174,7 @@ def parse_job(call: ApiRequest, secrets: Mapping[str, str], *, bake: bool = Fals
 
 
 def submit_job(call: ApiRequest) -> dict[str, Any]:
-    """Store a job. The same `request_id` again returns the first job and stores nothing. With
+    """Store a job. A repeated `request_id` returns the first job and stores nothing. With
     `continue` it is the job of that id from a lost database, and continues from its HEAD."""
     return submit_parsed(call, parse_job(call, call.texts("secrets")))
 

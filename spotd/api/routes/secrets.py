@@ -61,7 +61,7 @@ def set_secret(call: ApiRequest) -> dict[str, Any]:
 
 
 def remove_secret(call: ApiRequest) -> dict[str, Any]:
-    """Forget it, unless a job that is not finished needs it to start again."""
+    """Delete a secret. Refused while an unfinished job needs it to restart."""
     name, store = call.path["name"], call.context.store
     users = [
         job.name
