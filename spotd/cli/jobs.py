@@ -137,7 +137,7 @@ def _approval_text(job: dict[str, Any]) -> str:
     if not approval:
         return ""
     return (
-        f"another admin than {approval['asked_by']} has to approve that it exceeds a budget "
+        f"an admin other than {approval['asked_by']} has to approve that it exceeds a budget "
         f"(spotctl budget approve {job['name']}): {approval['text']}"
     )
 

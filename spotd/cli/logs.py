@@ -46,10 +46,8 @@ def logs(
 
     If a program overwrites a line, as progress bars do, only its last state is printed. On a
     terminal, control characters other than colours are removed. --raw prints every byte unchanged.
-    A line on stderr marks each change of machine.
-
-    The time of a line is the time at which the box stored it: a second or two after it was printed,
-    or later after an interruption of the connection.
+    A line on stderr marks each change of machine. A line's time is when the box stored it: a second
+    or two after it was printed, or later after an interruption of the connection.
 
     \b
     Example:

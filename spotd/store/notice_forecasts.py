@@ -12,8 +12,8 @@ from spotd.wire import MAX_NUMBER, WireError, shown
 _PLANS = {
     "train": "keeps training, and begins its last save in {start:.0f} s at the latest",
     "save": "begins its last save now",
-    "finish": "finishes the upload in flight, for a fresh save does not fit",
-    "release": "releases its last durable checkpoint at once, because nothing else fits",
+    "finish": "finishes the upload in flight, because a new save does not fit",
+    "release": "releases the job at its last durable checkpoint at once, because no save fits",
 }
 _FIGURES = ("left_s", "start_in_s", "end_in_s", "margin_s", "save_s", "flight_s")
 _OUTCOMES = ("predicted_s", "took_s")

@@ -137,7 +137,7 @@ def _stop_reason(d: PlanBuilder) -> str:
         return "cancelled"
     if job.approval_asked_by and job.desired is Desired.PAUSE:
         return (
-            f"waits until an admin other than {job.approval_asked_by} to approve that it exceeds a "
+            f"waits until an admin other than {job.approval_asked_by} approves that it exceeds a "
             f"budget (`spotctl budget approve {job.name}`): {job.approval_text}"
         )
     return "paused" if job.desired is Desired.PAUSE else ""

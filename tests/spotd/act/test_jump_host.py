@@ -200,7 +200,9 @@ def test_another_jump_host_is_told_nothing(place: Place, way: JumpConnection) ->
 @pytest.mark.root
 def test_a_key_that_it_does_not_know(whole: Place) -> None:
     stranger = JumpHost(whole.jump.host.address, STRANGER.user.private)
-    with pytest.raises(JumpError, match=r"refuses our key SHA256:\S+: put .*authorized_keys"):
+    with pytest.raises(
+        JumpError, match=r"refuses spotd's key SHA256:\S+: put the public part .*authorized_keys"
+    ):
         try_out(stranger)
 
 

@@ -281,7 +281,7 @@ def test_commit_needs_its_shards_and_is_idempotent(
         body = {"store": store, "manifest": {**manifest, **other}}
         return client.call(routes.COMMIT_IMPORT(name=job), body)
 
-    with pytest.raises(UserError, match="r00000-00000 did not come"):
+    with pytest.raises(UserError, match="r00000-00000 is missing or incomplete"):
         commit()
     client.put_shard(job, b"12345678", query)
     with pytest.raises(UserError, match="the received data is damaged"):

@@ -81,11 +81,11 @@ def test_who_is_paused_already_is_not_told(rig: Rig) -> None:
 @pytest.mark.parametrize(
     ("waits", "cause"),
     [
-        ({"data_s": 150.0, "save_s": 6.0}, "it waits for data: more loader workers"),
-        ({"data_s": 6.0, "save_s": 150.0}, "it waits for checkpoints: a longer cadence"),
+        ({"data_s": 150.0, "save_s": 6.0}, "it waits for data: use more loader workers"),
+        ({"data_s": 6.0, "save_s": 150.0}, "it waits for checkpoints: use a longer interval"),
         ({"data_s": 6.0, "save_s": 6.0}, "neither data nor checkpoints: communication"),
         ({"save_s": 6.0}, "not checkpoints; how long it waits for data is not measured"),
-        ({"save_s": 150.0}, "it waits for checkpoints: a longer cadence"),
+        ({"save_s": 150.0}, "it waits for checkpoints: use a longer interval"),
         ({}, "not known: the program reports neither"),
     ],
 )

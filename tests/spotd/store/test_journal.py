@@ -593,7 +593,7 @@ def test_what_ails_a_machine_is_told_at_once(
     told, ended = (row.event for row in store.events.rows("j1") if row.event.kind != "pass")
     assert (told.kind, told.alert) == (kind, True)
     assert told.text.startswith(text)
-    assert ("it begins again here" in told.text) is data["again"]
+    assert ("it restarts here" in told.text) is data["again"]
     assert ended.text == f"the {'program was ended' if kind == 'hung' else 'machine was given up'}"
 
 
@@ -667,8 +667,8 @@ def test_what_was_foretold_at_a_notice_and_what_came_of_it(store: Store) -> None
         "latest; by the measurements that ends 19 s before the machine does"
     )
     assert texts[1] == (
-        "with 20 s left at step 70 it gives its last durable checkpoint away at once, for nothing "
-        "else fits"
+        "with 20 s left at step 70 it releases the job at its last durable checkpoint at once, "
+        "because no save fits"
     )
     released = "54.2 s after the decision to save, 56.5 s predicted,"
     assert texts[2] == f"step 88 released {released} 17.5 s before the end"

@@ -163,7 +163,7 @@ STATES: dict[str, tuple[Job, list[Node], str]] = {
                 launch_error="InsufficientInstanceCapacity",
             )
         ],
-        "the cloud refused a machine: InsufficientInstanceCapacity; asking for",
+        "the cloud refused a machine: InsufficientInstanceCapacity; requesting",
     ),
     "preempted": (
         job(**{**RAN, "generation": 2}),
