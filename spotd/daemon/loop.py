@@ -128,7 +128,7 @@ class Loop:
             if node.offer.provider not in self._context.providers:
                 stranded.setdefault(node.offer.provider, []).append(node.id)
         for name, ids in sorted(stranded.items()):
-            text = f"{not_configured(name)}, for what it still has may cost money: {', '.join(ids)}"
+            text = f"{not_configured(name)}; what it still has may cost money: {', '.join(ids)}"
             key = f"stranded:{name}"
             event = Event("stranded", text, severity=Severity.ERROR, alert=True, key=key)
             self._context.store.events.add("", event, self._context.clock.now_us())

@@ -128,7 +128,7 @@ def test_who_looks_and_who_changes_things_are_two_groups(spotd: Container) -> No
     run = ("run", "/opt/job.yaml", "--detach")
     code, said = ctl(spotd, "viola", *run)
     assert code == ExitCode.AUTH, said
-    assert "viola may look but not change anything" in said
+    assert "viola may read but not change anything" in said
     good(spotd, "alice", *run)
     assert "nightly" in ctl(spotd, "viola", "ps")[1]
     good(spotd, "alice", "cancel", "nightly")

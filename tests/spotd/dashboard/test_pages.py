@@ -46,7 +46,7 @@ def test_an_empty_box_says_what_to_type_next(url: str) -> None:
     assert "run examples/minimal.yaml" in page.text
     assert "No machine costs money now." in page.text
     assert "[budgets.NAME]" in page.text
-    assert "Nothing asks for a person" in page.text
+    assert "Nothing needs attention" in page.text
     assert JOBS not in page.tables
     assert "Nothing has happened yet." in read(url, "events").text
 
@@ -293,7 +293,7 @@ def test_what_is_not_known_is_no_good_news(rig: Rig) -> None:
     text = read(server.url).text
     server.stop()
     cache.close()
-    assert "Nothing asks for a person" not in text
+    assert "Nothing needs attention" not in text
     assert "Not known, there was no answer: failed jobs, events, leaks, budgets" in text
 
 
