@@ -219,7 +219,8 @@ def summary(outcomes: Sequence[Outcome]) -> Iterator[str]:
             [one for one in outcomes if one.program == f"{name}/{file}"]
             for file in ("train.py", "resumes.py")
         )
-        told = "resumes" if all(one.resumed for one in before) else "begins anew, and spotd says so"
+        fresh = "starts from the beginning, and spotd reports it"
+        told = "resumes" if all(one.resumed for one in before) else fresh
         lines = str(after[0].lines_changed) if after else "0"
         cells = (name, told, _losses(before), lines, _losses(after or before))
         yield f"| {' | '.join(cells)} |"

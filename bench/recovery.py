@@ -43,7 +43,7 @@ SURVEY_S = 10.0  # between two listings of a cloud
 AWAIT_S = 300.0  # more than the silence after which a machine that its cloud still lists is lost
 # What the trainer says of itself, per machine.
 READY = re.compile(r"ready in ([\d.]+) s, ([\d.]+) s of it to import torch")
-RESTORED = re.compile(r"goes on after step \d+, restored in ([\d.]+) s")
+RESTORED = re.compile(r"continues after step \d+, restored in ([\d.]+) s")
 SCENARIO = "\n".join(
     f"""[[zone]]
 personality = "{cloud}"

@@ -100,7 +100,7 @@ def check_name(name: str) -> None:
 def name_taken(name: str, where: str) -> RejectedError:
     """The error for a name that an image of another deployment has."""
     return RejectedError(
-        f"{where} has an image {name} already that is not of this deployment: take another name"
+        f"{where} already has an image {name} of another deployment: use another name"
     )
 
 

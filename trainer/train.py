@@ -198,7 +198,7 @@ def claim_and_restore(run: Run) -> int:
     step, manifest = (checkpoint.step, checkpoint.ref["manifest"]) if checkpoint else (0, "")
     run.link.send(CLAIMED, {"step": step, "manifest": manifest, "restore_s": round(restore_s, 6)})
     source = f" from {' and '.join(checkpointer.sources)}" if checkpointer.sources else ""
-    message = f"goes on after step {step}, restored in {restore_s:.3f} s{source}"
+    message = f"continues after step {step}, restored in {restore_s:.3f} s{source}"
     print(f"generation {run.job.generation} {message}", flush=True)
     return step
 
@@ -307,7 +307,7 @@ def _exit_fenced(run: Run, progress: Progress) -> int:
 
 
 def _exit_diverged(progress: Progress, step: int) -> int:
-    print(f"error: training has diverged for good at step {step}", file=sys.stderr, flush=True)
+    print(f"error: training has diverged permanently at step {step}", file=sys.stderr, flush=True)
     progress.flush()
     return EXIT_DIVERGED
 

@@ -285,7 +285,7 @@ class ReadinessCheck:
             )
         sources = [*_ssh_sources(groups)]
         zones = ", ".join(sorted({str(row["AvailabilityZone"]) for row in subnets}))
-        narrow_fix = "take 0.0.0.0/0 out, and give --box"
+        narrow_fix = "remove 0.0.0.0/0, and use --box"
         yield check_ssh_access(sources, f"subnets in {zones}", fix, narrow_fix, region)
 
     def _queue(self, region: str) -> list[Finding]:

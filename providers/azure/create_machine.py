@@ -100,7 +100,7 @@ class MachineCreator:
         started_s = started_s or self._monotonic_s()
         row = self.find(name)
         if row is None:
-            raise UnknownOutcome(f"{name} was there, and is not any more", code=GONE)
+            raise UnknownOutcome(f"{name} existed and is gone", code=GONE)
         view = (row.get("properties") or {}).get("instanceView")
         if not _matches(row, body):
             raise RejectedError(f"{name} is the name of a machine that another request made")

@@ -107,4 +107,4 @@ def _check_type(value: Any, kind: Any) -> Any:
 
 
 def _malformed(text: str) -> UnknownOutcome:
-    return UnknownOutcome(f"the local cloud answered what cannot be read: {text}")
+    return UnknownOutcome(f"the local cloud sent an answer that cannot be read: {text}")

@@ -57,7 +57,7 @@ class Preemptor:
         preemption = self._find(notice_id)
         machine = self._cloud.machines[preemption.instance_id]
         if machine.launch.personality == "gcp" and preemption.kind == "preempt":
-            raise Refusal("conflict", "gcp never takes a preemption back")
+            raise Refusal("conflict", "gcp never withdraws a preemption")
         if preemption.scheduled is not None and not preemption.scheduled.cancel():
             raise Refusal("conflict", f"it is too late: {notice_id} is being carried out")
         if machine.process is not None:

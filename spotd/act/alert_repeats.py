@@ -1,7 +1,7 @@
-"""Fold alerts that say the same about the same job into one message with a count.
+"""Fold equal alerts about the same job into one message with a count.
 
-The same is said by alerts of one kind and severity whose texts differ in numbers alone, such as
-a step, a machine or a restart.
+Alerts of one kind and severity are equal if their texts differ in numbers alone, such as a step, a
+machine or a restart.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ class _SinkQueue:
 
 
 class Delivery:
-    """Sends what is due. `deliver` belongs to the holder of the duty "alerts"."""
+    """Sends due alerts. `deliver` belongs to the holder of the duty "alerts"."""
 
     def __init__(
         self,
@@ -193,9 +193,9 @@ class Delivery:
         self._settle(store)
 
     def test(self, route: str) -> Mapping[str, str]:
-        """Send a test message by `route`, or by every one (""): name -> "" or what went wrong.
+        """Send a test message by `route`, or by every one (""): name -> "" or the error.
 
-        A route that was out of use and takes the message is in use again.
+        A disabled route that accepts the message is enabled again.
         """
         lanes = self._lanes
         names = [name for name in lanes if name != _LOG and route in ("", name)]
@@ -216,7 +216,8 @@ class Delivery:
         return errors
 
     def reach(self) -> Mapping[str, tuple[str, bool]]:
-        """Return, by route name, what prevents messages, or "", and whether it is given up."""
+        """Return, by route name, the obstacle to messages, or "", and whether the route is
+        disabled."""
         lanes = [(name, lane) for name, lane in self._lanes.items() if name != _LOG]
         if not lanes:
             return {}
@@ -238,7 +239,7 @@ class Delivery:
         return DirectSend(sendings, self._clock)
 
     def _lane_of(self, route: str) -> str:
-        """The route itself, what stands in for one that is gone, or the log."""
+        """Return the route itself, the substitute of a disabled one, or the log."""
         lane = self._lanes.get(route)
         if lane is None:
             return _LOG
@@ -287,9 +288,9 @@ class Delivery:
         return view.spent_microusd if view else 0
 
     def _settle(self, store: Store) -> None:
-        """Record what became of messages before forgetting it.
+        """Record the results of messages before forgetting them.
 
-        What another daemon has recorded meanwhile stays.
+        Results that another daemon has recorded meanwhile stay.
         """
         now_s = self._clock.monotonic_s()
         for name, lane in self._lanes.items():
@@ -332,7 +333,7 @@ class Delivery:
         store.alerts.mark(rows, sent_at_us, next_at_us, error)
 
     def _report(self, name: str, error: str, store: Store) -> None:
-        text = f"alert route {name} is out of use: {error}"
+        text = f"alert route {name} is disabled: {error}"
         key = f"route:{name}"
         event = Event("alert_route", text, severity=Severity.ERROR, alert=True, key=key)
         store.events.add("", event, self._clock.now_us())

@@ -1,9 +1,9 @@
 """Read HEAD, and list, verify, pin and remove checkpoints in a job's authority store.
 
-Only `digests_of` and `Shard` know what is in a manifest. HEAD, pins and manifests are written by
-machines with a right to their own job's folder alone, and read here with the box's rights to all
+Only `digests_of` and `Shard` know the content of a manifest. HEAD, pins and manifests are written
+by machines with rights to their own job's folder alone, and read here with the box's rights to all
 folders. So a name outside of that folder counts as damage and is never touched, and so does a store
-that the job may not have shards in (MultiStore).
+in which the job may not have shards (MultiStore).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class StoredCheckpoint:
 
 @dataclass(frozen=True)
 class CheckpointList:
-    """A job's checkpoints, newest first; `head` is None if nobody has claimed it yet."""
+    """A job's checkpoints, newest first; `head` is None if no machine has claimed it yet."""
 
     head: Head | None
     saved: tuple[StoredCheckpoint, ...] = ()
@@ -181,7 +181,7 @@ def parse_manifest(data: bytes, ref: HeadRef) -> Manifest:
 
 
 def digests_of(shard: Shard) -> list[tuple[int, str, str]]:
-    """Bytes one behind the other, how they are digested, and to what (hex)."""
+    """Consecutive bytes, the kind of their digests, and the digests (hex)."""
     sizes = [min(shard.chunk, shard.size - at) for at in range(0, shard.size, shard.chunk)]
     pairs = zip(sizes, shard.digests, strict=False)  # of version 1, an empty shard has one as well
     return [(size, shard.kind, digest) for size, digest in pairs]
@@ -257,8 +257,8 @@ def verify_shard(objects: ObjectStore, shard: Shard) -> None:
 
 
 def pin(objects: ObjectStore, job_id: str, made: Pin) -> None:
-    """Have the name hold on to a checkpoint, and to no other any more. Raises DamagedError where it
-    is not all there (retention may have been faster): then nothing is pinned; and store errors."""
+    """Pin a checkpoint under the name, which then pins no other. Raises DamagedError if parts of it
+    are missing (retention may have been faster): then nothing is pinned. Raises store errors."""
     key = wire.pin_key(job_id, made.name)
     try:
         before: bytes | None = objects.get(key)[0]
@@ -351,7 +351,7 @@ def record_head(store: Store, job: Job, seen: HeadSnapshot) -> None:
     """Record HEAD, and alert if it is ahead of the record.
 
     A generation is recorded before anything is done for it, so a HEAD that is ahead means that the
-    record is older than what runs.
+    record is older than the running machines.
     """
     store.jobs.record_head(job.id, seen)
     now = store.jobs.find(job.id)

@@ -1,20 +1,19 @@
 """Detect a second database that claims the same deployment.
 
 A copy of a database, restored beside the original or simply copied, has the same deployment and
-knows the same machines: two daemons would each terminate what the other launches, and neither could
-tell from its own data. What tells them apart is what only one of them did last. The deployment's
-store has an object with a number. The daemon that holds this task regularly replaces it by a higher
-one with compare-and-swap, and its database records it: first as intended, then as confirmed. A
-number that is higher than the database knows, and not the intended one, was written by another
-database.
+knows the same machines: two daemons would each terminate the machines that the other launches, and
+neither could detect it from its own data. So the deployment's store has an object with a number.
+The daemon that holds this task regularly replaces the number by a higher one with compare-and-swap,
+and its database records it: first as intended, then as confirmed. A number that is higher than the
+recorded one, and not the intended one, was written by another database.
 
 A daemon that finds such a number stops: it decides nothing, calls no cloud, and alerts. As long as
-the number changes, the other one lives. When it has not changed for long, the other is gone and the
-deployment is taken over, in quarantine, because what the other launched is not known here.
+the number changes, the other daemon is alive. When it has not changed for long, the other is gone
+and the deployment is taken over, in quarantine, because the other's launches are not known here.
 
-A store that does not answer proves nothing and stops nobody. Two databases that do not share the
+A store that does not answer proves nothing and stops no daemon. Two databases that do not share the
 store are not detected: a folder of this machine is copied with the database. If the deployment's
-store is a folder, the object lies in the checkpoint store, which cloud machines write to as well
+store is a folder, the object is in the checkpoint store, to which cloud machines write as well
 (`daemon.startup.open_claim_store`).
 """
 
@@ -45,7 +44,7 @@ NEWER = (
 
 @dataclass(frozen=True)
 class _OtherDatabase:
-    """The number of another database, by whom, and since when (monotonic) it has not changed."""
+    """The number of another database, its holder, and since when (monotonic) it has not changed."""
 
     number: int
     holder: str
@@ -86,7 +85,7 @@ class DeploymentClaim:
             return ""
         return (
             f"{other.holder} uses another copy of this database for the same deployment: this "
-            "spotd stands still. Stop one of the two for good; when that one is gone, this one "
+            "spotd makes no changes. Stop one of the two for good; when that one is gone, this one "
             f"continues within {GONE_AFTER * self._every_s:.0f} s"
         )
 
@@ -120,7 +119,7 @@ class DeploymentClaim:
         try:
             self._keep(store)
         except ConflictError:
-            log.info("somebody else wrote the claim; the next look tells who")
+            log.info("another spotd wrote the claim; the next check shows which")
         except ObjectStoreError as error:
             log.info("the claim could not be renewed", error=str(error))
 

@@ -67,8 +67,8 @@ class CredentialLeases:
     """Creates and renews leases.
 
     `access_of(url)` is the configured access to a store, `lender_of(url)` its credential issuer,
-    `options_of(url)` the box's own options. `known()` is where the configured stores are and which
-    take shards. `datasets()` are the declared data sets by name.
+    `options_of(url)` the box's own options. `known()` are the places of the configured stores, with
+    those that accept shards. `datasets()` are the declared data sets by name.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class CredentialLeases:
     def check(self, job: Job, node: Node) -> None:
         """Check before the launch that the machine can get its leases. Raises LeaseRefusedError.
 
-        Otherwise it, and the next one after it, would be paid for in vain.
+        Otherwise it, and each of its replacements, would be useless.
         """
         url = job.spec.checkpoint.store
         lent = self.way(url, node.offer.cloud or node.offer.provider) is AccessMethod.LENT
@@ -138,9 +138,9 @@ class CredentialLeases:
         """Return the stores beside the job's own that may hold its shards, with the machine's
         access.
 
-        A store that cannot be leased now and that no machine of the job was beside is left out with
-        an event: this machine saves to the job's own store. Raises as `begin` if the job's last
-        checkpoint may need it.
+        A store for which no lease can be made now is left out with an event if no machine of the
+        job was near it: this machine saves to the job's own store. Otherwise the last checkpoint
+        may need the store, and this raises like `begin`.
         """
         places, configured = self._known()
         urls = may_have_shards(job.spec, configured)
@@ -175,10 +175,10 @@ class CredentialLeases:
         return ShardLeases(own if own in leased else "", stores, at_us, until_us)
 
     def buckets(self, job: Job, node: Node) -> tuple[Bucket, ...]:
-        """Return the job's file mounts with what the node opens each with.
+        """Return the job's file mounts with the node's credentials for each.
 
-        Keys if [stores] has some for machines, else the machine's identity. Nothing is leased here,
-        because leases can write.
+        Keys if [stores] has some for machines, otherwise the machine's identity. Nothing is leased
+        here, because leases can write.
         """
         return tuple(self._bucket(bucket, node) for bucket in job.spec.files.buckets)
 
@@ -189,7 +189,7 @@ class CredentialLeases:
             return replace(one, options=self._bucket_options(one.url, cloud))
         data = self._datasets().get(name)
         if data is None:
-            text = f"data set {name} is not configured any more: put [datasets.{name}] back"
+            text = f"data set {name} is no longer configured: add [datasets.{name}] again"
             raise StoreUnavailableError(text)
         way = way_of(data, node.offer, self._known()[0])
         return replace(
@@ -221,7 +221,7 @@ class CredentialLeases:
         return way_to(self._access_of(url), cloud)
 
     def lasting_s(self, url: str) -> float:
-        """Return the duration of a lease in seconds by making one for nobody.
+        """Return the duration of a lease in seconds, by making one that is not used.
 
         Raises StoreUnavailableError.
         """
@@ -229,7 +229,7 @@ class CredentialLeases:
         return (lent.expires_at_us - self._clock.now_us()) / S
 
     def renew(self, store: Store) -> None:
-        """Renew what is due. Raises StoreError.
+        """Renew the leases that are due. Raises StoreError.
 
         A failure is retried at the next call and delays no other lease.
         """
@@ -306,7 +306,7 @@ def _without(node: Node, url: str, error: Exception) -> Event:
 def _late(node: Node, now_us: int, error: Exception) -> Event:
     text = (
         f"the credentials of the checkpoint store on {node.instance_id} in "
-        f"{node.offer.provider}/{node.offer.zone} cannot be renewed ({error}): it trains on, and "
-        f"saves for {left_h(node, now_us):.1f} h more"
+        f"{node.offer.provider}/{node.offer.zone} cannot be renewed ({error}): it keeps "
+        f"training, and saves for {left_h(node, now_us):.1f} h more"
     )
     return Event("not_lent", text, node.id, Severity.ERROR, alert=True, key="not_lent")

@@ -1,8 +1,9 @@
-"""Copy data sets ahead to where a job may go next, through this box, at a limited rate.
+"""Copy data sets ahead to the regions where a job may run next, through this box, at a limited
+rate.
 
-One copy at a time, on its own thread; nothing waits for it. The cost is recorded before it is
+One copy runs at a time, on its own thread; nothing waits for it. The cost is recorded before it is
 spent, so a box that dies has counted too much and never too little; the next one finds the progress
-in the stores. A copy gives way to a machine in that region that wants the same data.
+in the stores. A copy stops for a machine in that region that needs the same data.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ BEGUN, DONE, NOT = "staging_ahead", "staged_ahead", "not_staged"  # kinds of eve
 
 
 class _EndedError(Exception):
-    """The copy ends; the text says why, and is alerted if it is `news`."""
+    """The copy ends; the text is the reason, and is alerted if it is `news`."""
 
     def __init__(self, text: str, *, news: bool = False) -> None:
         super().__init__(text)
@@ -67,7 +68,7 @@ class _EndedError(Exception):
 
 @dataclass(frozen=True)
 class _Work:
-    """`left_microusd` is what the job may spend yet, None without a max_cost_usd."""
+    """`left_microusd` is the amount that the job may still spend, None without a max_cost_usd."""
 
     store: Store
     job: Job
@@ -103,7 +104,7 @@ class DatasetPrefetch:
         self._looked_s = 0.0
 
     def look(self, store: Store) -> None:
-        """The duty: begin the next copy that is wanted, unless one is being made. Raises
+        """The periodic task: begin the next due copy, unless one is being made. Raises
         spotd.store.errors.StoreError."""
         if self._stopped.is_set() or (self._thread is not None and self._thread.is_alive()):
             return
@@ -173,7 +174,7 @@ class DatasetPrefetch:
             log.warning("the store does not answer", duty="stage", error=str(error))
         except Exception:
             self._pause(work)
-            log.exception("data was not brought", copy=leg.copy)
+            log.exception("data was not copied", copy=leg.copy)
 
     def _pause(self, work: _Work) -> None:
         self._paused_s[work.job.id, work.leg.copy] = time.monotonic() + PAUSE_S
@@ -193,7 +194,7 @@ class DatasetPrefetch:
                 self._note(leg.copy)
                 return
             self._permit(work, missing_objects(list_data(source), near), begin=True)
-            text = f"{_named(leg)} is brought ahead of the job"
+            text = f"{_named(leg)} is being copied ahead of the job"
             self._tell(work.store, work.job, leg, BEGUN, text)
             copy_dataset(source, near, lambda batch: self._permit(work, batch), self._pacing(work))
         now_us = self._clock.now_us()
@@ -203,7 +204,7 @@ class DatasetPrefetch:
             leg.copy, 0
         )
         text = (
-            f"{_named(leg)} is there ahead of the job, for {format_microusd(spent)} with a month "
+            f"{_named(leg)} was copied ahead of the job, for {format_microusd(spent)} with a month "
             "there"
         )
         self._tell(work.store, work.job, leg, DONE, text)
@@ -224,12 +225,15 @@ class DatasetPrefetch:
         most = work.job.spec.preferences.ahead.max_microusd
         spent = sum(paid_by_copy(rows, market).values())
         if spent + adds > most:
-            text = f"{format_microusd(spent)} is spent, and {format_microusd(adds)} more is above"
+            text = f"{format_microusd(spent)} is spent, and {format_microusd(adds)} more exceeds"
             raise _EndedError(f"{text} stage_ahead.max_usd of {format_microusd(most)}", news=True)
         way = sum(row.egress_microusd for row in rows if row.url == leg.copy)
         one_way = market.datasets[leg.name].max_microusd
         if way + egress > one_way:
-            text = f"its way would cost {format_microusd(way + egress)}, above max_usd of data set"
+            text = (
+                f"its transfer would cost {format_microusd(way + egress)}, above max_usd of "
+                "data set"
+            )
             raise _EndedError(f"{text} {leg.name}", news=True)
         if begin and work.left_microusd is not None and adds > work.left_microusd:
             raise _EndedError(beyond_job(adds), news=True)
@@ -260,13 +264,13 @@ class DatasetPrefetch:
             raise _EndedError("this box stops")
         leg, job = work.leg, work.store.jobs.find(work.job.id)
         if job is None or job.outcome is not None or job.desired is not Desired.RUN:
-            raise _EndedError("the job does not want it any more")
+            raise _EndedError("the job no longer needs it")
         market = self._market()
         if why := self._withheld(market):
             raise _EndedError(why)
         data = market.datasets.get(leg.name)
         if data is None or data.url != leg.source or leg.copy not in data.copies:
-            raise _EndedError("it is not declared any more")
+            raise _EndedError("it is no longer declared")
         for node in work.store.nodes.active():
             if way_of(data, node.offer, market.places).near != leg.copy:
                 continue
@@ -290,7 +294,7 @@ class DatasetPrefetch:
         return came
 
     def _end_gone(self, store: Store) -> None:
-        """Stop counting copies that somebody deleted. Each is checked once an hour."""
+        """Stop counting copies that were deleted. Each is checked once an hour."""
         if time.monotonic() < self._looked_s:
             return
         self._looked_s = time.monotonic() + 3600.0
@@ -302,7 +306,7 @@ class DatasetPrefetch:
                 if is_complete(near) or any(is_data(one) for one in near.list("")):
                     continue
             except (StoreError, UserError) as error:
-                log.warning("a copy cannot be looked at", url=url, error=str(error))
+                log.warning("a copy cannot be checked", url=url, error=str(error))
                 continue
             store.transfers.end(job_id, url, self._clock.now_us())
 
@@ -324,4 +328,4 @@ def _named(leg: PlannedCopy) -> str:
 
 
 def _not_brought(leg: PlannedCopy, why: str) -> str:
-    return f"data set {leg.name} is not brought ahead to {leg.copy}: {why}"
+    return f"data set {leg.name} is not copied ahead to {leg.copy}: {why}"

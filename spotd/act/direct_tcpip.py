@@ -1,4 +1,4 @@
-"""Connections that a peer makes for us (SSH direct-tcpip), each carrying another SSH.
+"""Connections that a peer forwards (SSH direct-tcpip), each carrying another SSH.
 
 paramiko reports a refusal to whichever thread asks first, waits by the wall clock, and forgets a
 channel that opens after its waiter left, which the peer then keeps for ever.
@@ -42,7 +42,7 @@ class _PendingOpen:
 
 
 class Forwarder(paramiko.Transport):
-    """A transport whose peer forwards connections for us."""
+    """A transport whose peer forwards connections."""
 
     _channels: paramiko.transport.ChannelMap
 

@@ -88,7 +88,7 @@ class DrillRunner:
         if first:
             why, node = self._why_not(drill, view, now_us), target(view)
             if now_us - drill.asked_at_us > ORDER_S * S:
-                why = f"no spotd began it within {ORDER_S:.0f} s"
+                why = f"no spotd started it within {ORDER_S:.0f} s"
             if why or node is None:
                 self._end(store, view, _called_off(drill, now_us, why))
                 return
@@ -120,7 +120,7 @@ class DrillRunner:
             try:
                 why = self._tell(drill, view, node, at_us)
             except (LinkError, ProviderError, UserError) as error:
-                log.warning("a drill could not strike", drill=drill.id, error=str(error))
+                log.warning("a drill could not inject its fault", drill=drill.id, error=str(error))
                 return drill
         if why is None:
             return drill
@@ -131,19 +131,20 @@ class DrillRunner:
         # measured recovery time is never too short.
         struck = replace(drill, struck_at_us=at_us if first else drill.aimed_at_us)
         text = (
-            f"a drill strikes {view.job.name} at step {node.training.last_step}: {drill.kind.value}"
+            f"a drill injects a fault into {view.job.name} at step {node.training.last_step}: "
+            f"{drill.kind.value}"
         )
         return struck if store.drills.update(struck, Event(DRILLED, text, node.id)) else drill
 
     def _tell(self, drill: FaultDrill, view: View, node: Node, now_us: int) -> str | None:
-        """Return why the fault was not injected, "" if it was, None if nobody knows yet.
+        """Return why the fault was not injected, "" if it was, None if it is not known yet.
 
-        After STRIKE_S nothing is injected any more, only asked whether it was, because a drill's
-        effect must not count as the cloud's or the program's. Raises LinkError, ProviderError,
-        UserError.
+        After STRIKE_S nothing is injected any more; this only checks whether it was, because a
+        drill's effect must not count as the cloud's or the program's. Raises LinkError,
+        ProviderError, UserError.
         """
         end_us = drill.aimed_at_us + int(STRIKE_S * S)
-        late = f"it could not strike within {STRIKE_S:.0f} s" if now_us > end_us else ""
+        late = f"it could not inject the fault within {STRIKE_S:.0f} s" if now_us > end_us else ""
         if drill.kind is not DrillKind.MACHINE:
             # A node looks for itself whether it is about to stop.
             data = {"drill": drill.id, "kind": drill.kind.value, "notice_s": NOTICE_S}
@@ -204,7 +205,7 @@ def _own_end(node: Node) -> str:
         None,
         LeaveReason.DRILL,
     ):
-        return "its machine had an end of its own"
+        return "its machine ended for another reason"
     return ""
 
 
@@ -218,7 +219,7 @@ def outcome_text(drill: FaultDrill) -> str:
         return f"passed: {figures(drill)}"
     if drill.end is DrillEnd.FAILED:
         return f"failed: {drill.text} ({figures(drill)})"
-    return f"was called off: {drill.text}"
+    return f"was cancelled: {drill.text}"
 
 
 def figures(drill: FaultDrill) -> str:

@@ -1,8 +1,8 @@
 """Derive calls from committed state, perform them, and record their outcomes.
 
-`effects_of` is pure: it reads what the last commit has armed. `call` makes one call and returns how
-to record its outcome. Neither decides anything. An outcome that is not recorded makes the call due
-again, with the same token.
+`effects_of` is pure: it reads the effects that the last commit has armed. `call` makes one call and
+returns a function that records its outcome. Neither decides anything. If the outcome is not
+recorded, the call becomes due again, with the same token.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ class LeaseRefusedError(Exception):
 class JobStores:
     """The checkpoint stores of jobs, and the data that jobs read.
 
-    `open(url)` opens a job's authority store, `options(url)` is what a node needs to open it.
-    `places()` is where the configured stores are, `shards()` which take shards, `datasets()` the
-    declared data.
+    `open(url)` opens a job's authority store, `options(url)` are a node's options to open it.
+    `places()` are the places of the configured stores, `shards()` those that accept shards,
+    `datasets()` the declared data sets.
     """
 
     open: Callable[[str], ObjectStore]
@@ -101,10 +101,10 @@ class JobStores:
 class NodeStoreAccess:
     """Access of a node to stores (act/credential_leases.py).
 
-    `buckets(job, node)` is what the node copies, `shards_for(job, node, deadline_s)` the stores
-    beside the job's own. `lend(job, node, deadline_s)` leases store credentials to a machine
-    without a right of its own, and `lendable(job, node)` raises LeaseRefusedError if that cannot
-    work.
+    `buckets(job, node)` are the buckets that the node copies, `shards_for(job, node, deadline_s)`
+    the stores besides the job's own. `lend(job, node, deadline_s)` leases store credentials to a
+    machine without a right of its own, and `lendable(job, node)` raises LeaseRefusedError if that
+    cannot work.
     """
 
     buckets: Callable[[Job, Node], tuple[Bucket, ...]] = lambda job, _node: job.spec.files.buckets
@@ -137,7 +137,7 @@ class DaemonCondition:
 class EffectContext:
     """Everything that an effect may use; built by the daemon or the simulator.
 
-    `survey(provider)` lists a cloud and shares the call with others who ask at the same time.
+    `survey(provider)` lists a cloud and shares the call with concurrent callers.
     `past(now_us)` is the fleet's history, `tools()` the parts of the saver's environment.
     """
 
@@ -181,8 +181,8 @@ def effects_of(view: View, armed: Collection[str], now_us: int) -> list[Effect]:
 
 
 def call(effect: Effect, world: EffectContext) -> Record:
-    """Make the call; what is returned records its outcome. Raises what the daemon's own store
-    raises, and bugs."""
+    """Make the call; return a function that records its outcome. Raises the errors of the daemon's
+    own store, and bugs."""
     node, store, clock = effect.node, world.store, world.clock
     try:
         return _CALLS[effect.kind](effect, world)
@@ -223,7 +223,8 @@ def _record_refusal(
 
 
 def launch_request(effect: Effect, keys: JobKeys, deployment: str) -> LaunchRequest:
-    """The create request of a node: made of what is committed, so that a retry is the same."""
+    """Return the create request of a node, from committed values, so that a retry is the same
+    request."""
     node, job = effect.node, effect.job
     host = host_key(keys, node.token)
     # A machine by itself has nobody to talk to; cards of a fabric would cost it its public address.
@@ -271,7 +272,7 @@ def _provider(effect: Effect, world: EffectContext) -> Provider:
 
 def not_configured(provider: str) -> str:
     """Return the message about a provider that the configuration no longer has."""
-    return f"{provider} is not configured any more: put [providers.{provider}] back"
+    return f"{provider} is no longer configured: add [providers.{provider}] again"
 
 
 def _launch(effect: Effect, world: EffectContext) -> Record:
@@ -279,7 +280,7 @@ def _launch(effect: Effect, world: EffectContext) -> Record:
     request = launch_request(effect, world.keys(node.job_id), world.deployment)
     world.store_access.lendable(effect.job, node)
     if world.clock.now_us() > last_start_us(effect.kind, effect.deadline_us):
-        raise LinkError("it took too long to find out whether its store can be lent")
+        raise LinkError("it took too long to check whether credentials for its store can be leased")
     outcome = _provider(effect, world).launch(request)
 
     def record() -> None:

@@ -1,4 +1,4 @@
-"""Renew the expiry of every wanted machine; planner/core/expiry.py says why."""
+"""Renew the expiry of every machine that is needed; planner/core/expiry.py has the reasons."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 def renew_expiries(
     store: Store, provider: Provider, clock: Clock, timing: Timing, paged: set[str]
 ) -> None:
-    """Renew what is due in one cloud. Raises StoreError.
+    """Renew the expiries that are due in one cloud. Raises StoreError.
 
     A failure is retried at the next call and delays no other. `paged` remembers, from call to call,
     the nodes that were alerted.
@@ -47,6 +47,6 @@ def _late(node: Node, now_us: int, error: ProviderError) -> Event:
     left_h = max(0.0, (expires_us(node) - now_us) / S / 3600)
     text = (
         f"the expiry of {node.instance_id} in {node.offer.provider}/{node.offer.zone} cannot be "
-        f"moved on ({error}): spot-reaper ends it in {left_h:.1f} h"
+        f"renewed ({error}): spot-reaper ends it in {left_h:.1f} h"
     )
     return Event("not_renewed", text, node.id, Severity.ERROR, alert=True, key="not_renewed")

@@ -32,7 +32,7 @@ class Cleaner(Protocol):
     """A part of `act.node_link.NodeLink`."""
 
     def clean(self, node: Node, keys: JobKeys, prepared_file: str, deadline_s: float) -> None:
-        """Stop the agent and remove from the disk what no image may contain.
+        """Stop the agent and remove from the disk everything that no image may contain.
 
         Nobody can log in afterwards. Raises LinkError, after which the disk may be clean or not,
         and UncleanDiskError if it is not and never will be.
@@ -130,14 +130,14 @@ def _clean(job: Job, node: Node, provider: Provider, world: BuildContext, left_s
 
 
 def _make_image(job: Job, node: Node, provider: Provider, world: BuildContext) -> Record:
-    """Start the image, or ask for its progress.
+    """Start the image, or poll its progress.
 
-    Raises ProviderError for what may pass. What will not ends this build and no other job: missing
-    rights here concern images alone.
+    Raises ProviderError for errors that may pass. A permanent error ends this build and no other
+    job, because missing rights here concern images alone.
     """
     store, clock = world.store, world.clock
     if not isinstance(provider, ImageMaker):
-        text = f"{provider.name} makes no images of machines"
+        text = f"{provider.name} cannot make images of machines"
         return lambda: _record_never(store, node, text, clock.now_us())
     row = row_of(job, node)
     try:

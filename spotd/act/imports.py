@@ -22,11 +22,11 @@ KIND = "xxh3"
 
 
 class JobIdTakenError(Exception):
-    """The job exists, or something else that is not ours to overwrite."""
+    """The job, or something else that must not be overwritten, exists."""
 
 
 class ImportMismatchError(Exception):
-    """The import to commit differs from what was sent; the message says how."""
+    """The import to commit differs from the uploaded data; the message has the difference."""
 
 
 def shard_key(job_id: str, step: int, stream: int, number: int) -> str:
@@ -55,7 +55,7 @@ def check_new(objects: ObjectStore, job_id: str) -> None:
 
 
 def put_shard(objects: ObjectStore, job_id: str, shard: Shard, data: Path) -> None:
-    """Write what was verified. Raises TakenError and the store's errors."""
+    """Write verified bytes. Raises TakenError and the store's errors."""
     check_new(objects, job_id)
     objects.put(shard.key, data)
 
@@ -83,7 +83,7 @@ def _create(objects: ObjectStore, key: str, data: bytes) -> None:
         objects.put_if(key, data, None)
     except ConflictError:
         if objects.get(key)[0] != data:
-            raise JobIdTakenError(f"{key} is there already, and is another one") from None
+            raise JobIdTakenError(f"{key} already exists with other content") from None
 
 
 def _check(objects: ObjectStore, manifest: Manifest, key: str) -> None:
@@ -91,4 +91,4 @@ def _check(objects: ObjectStore, manifest: Manifest, key: str) -> None:
     there = {info.key: info.size for info in objects.list(f"{folder}/")}
     for shard in manifest.shards:
         if there.get(shard.key) != shard.size:
-            raise ImportMismatchError(f"{shard.key} did not come, or not all of it")
+            raise ImportMismatchError(f"{shard.key} is missing or incomplete")

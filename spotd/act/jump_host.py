@@ -74,19 +74,19 @@ def load_login_key(text: str) -> paramiko.PKey:
 
 
 def log_in(host: JumpHost, connect_s: float = CONNECT_S) -> tuple[Connection, Forwarder]:
-    """A connection to the jump host itself. Raises JumpError, with what to do."""
+    """Connect to the jump host itself. Raises JumpError, with the fix."""
     try:
         key = load_login_key(host.private_key)
         connection = connect(host.address, key, connect_s, speak=Forwarder)
     except HostKeyMismatchError as error:
         raise JumpError(
             f"it shows the host key {error.found}, and jump_host_key is {error.pinned}: somebody "
-            "listens in, or it was made anew; nothing was sent there. If it is yours, read its key "
-            "on the machine itself (/etc/ssh/ssh_host_*_key.pub) and write that"
+            "intercepts the connection, or the host was recreated; nothing was sent there. If it "
+            "is yours, read its key on the machine itself (/etc/ssh/ssh_host_*_key.pub) and set it"
         ) from None
     except SshAuthRefusedError:
         raise JumpError(
-            f"it refuses our key {key.fingerprint}: put the public part into "
+            f"it refuses spotd's key {key.fingerprint}: put the public part into "
             f"~{host.address.user}/.ssh/authorized_keys there"
         ) from None
     except (SshUnreachableError, SshDeadlineError) as error:
@@ -100,7 +100,7 @@ def log_in(host: JumpHost, connect_s: float = CONNECT_S) -> tuple[Connection, Fo
 def try_out(host: JumpHost) -> str:
     """Log in over a separate connection and forward one to its own SSH port; return the findings.
 
-    Raises JumpError with what to do.
+    Raises JumpError, with the fix.
     """
     connection, transport = log_in(host, CONNECT_S)
     try:
@@ -109,14 +109,14 @@ def try_out(host: JumpHost) -> str:
         if error.prohibited:
             raise JumpError(forbidden(host, "machines", str(error))) from None
     except SshError as error:
-        raise JumpError(f"it let us in, and then: {error}") from None
+        raise JumpError(f"after the login: {error}") from None
     finally:
         connection.close()
-    return f"{host} has its pinned key, lets us in and forwards"
+    return f"{host} has its pinned key, accepts the login and forwards"
 
 
 def forbidden(host: JumpHost, target: str, answer: str) -> str:
-    """Return what to do about a jump host that does not forward."""
+    """Return the fix for a jump host that does not forward."""
     return (
         f"it does not forward to {target} ({answer}): set AllowTcpForwarding to yes or local for "
         f"{host.address.user} in its sshd_config, let PermitOpen and the key's own options allow "
@@ -149,7 +149,7 @@ class JumpConnection:
                 self._thread.start()
 
     def close(self) -> None:
-        """Hang up, and keep it no more."""
+        """Close the connection, and do not reopen it."""
         with self._changed:
             self._ending.set()
             held, self._held = self._held, None
@@ -159,8 +159,8 @@ class JumpConnection:
             held[0].close()
 
     def dial(self, address: Address, limit_s: float) -> Tunnel:
-        """A line to `address` through it, within `limit_s`. Raises JumpError for what ails the jump
-        host, SshUnreachableError and SshDeadlineError for the machine."""
+        """Open a connection to `address` through it, within `limit_s`. Raises JumpError for
+        problems of the jump host, SshUnreachableError and SshDeadlineError for the machine."""
         end_s = time.monotonic() + limit_s
         self.start()
         connection, transport = self._current(limit_s)
@@ -222,8 +222,9 @@ class JumpConnection:
         return JumpError(f"jump host {self.host}: {why}")
 
     def _current(self, limit_s: float) -> tuple[Connection, Forwarder]:
-        """The connection that there is. One that broke is waited for a moment, one that could not
-        be made is not: of hundreds of machines, none is to hold a thread. Raises JumpError."""
+        """Return the current connection. If it broke, wait a moment for the next one; if it could
+        not be made, do not wait, because hundreds of machines must not hold threads. Raises
+        JumpError."""
         with self._changed:
             if self._held is not None and self._open() is None:
                 self._look.set()
@@ -306,4 +307,4 @@ class JumpConnection:
         with self._changed:
             self._error = error
             self._changed.notify_all()
-        log.info("no way through the jump host", jump=str(self.host), error=error)
+        log.info("the jump host cannot be used", jump=str(self.host), error=error)

@@ -43,7 +43,8 @@ class JumpHosts:
             jump.close()
 
     def dial(self, provider: str) -> Dial | None:
-        """Return what connects to a provider's machines; None if they are reached directly."""
+        """Return the function that connects to a provider's machines; None if they are reached
+        directly."""
         jump = self._jumps.get(provider)
         return None if jump is None else jump.dial
 
@@ -58,8 +59,7 @@ class JumpHosts:
         return {name: jump.since_us() for name, jump in self._jumps.items()}
 
     def why(self) -> dict[str, str]:
-        """Return, by provider, why its machines cannot be reached, once that has lasted; else
-        ""."""
+        """Return, by provider, why its machines cannot be reached, once that has lasted, or ""."""
         reasons = {}
         for name, jump in self._jumps.items():
             why = jump.why(TELL_S)

@@ -37,6 +37,6 @@ LendShards = Callable[[Job, Node, float], ShardLeases]
 
 
 def first_to_end(*given: Lease | ShardLeases | None) -> tuple[int, int] | None:
-    """The times of what ends first; None where nothing does."""
+    """Return the times of the lease that ends first; None if no lease ends."""
     times = [(one.until_us, one.at_us) for one in given if one is not None and one.until_us]
     return min(times)[::-1] if times else None

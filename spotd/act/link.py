@@ -67,8 +67,8 @@ _CLEAN_TRIES, _AGENT_ENDS_S = 8, 1.0
 
 
 def node_command(bundle: Bundle, words: str, how: str = "") -> str:
-    """`spot-node WORDS` on a node, `how` before it; exit status NO_BUNDLE when the bundle is to be
-    shipped first."""
+    """Return the command `spot-node WORDS` on a node, with the prefix `how`; its exit status is
+    NO_BUNDLE if the bundle has to be sent first."""
     path = f'"{HOME}/bundles/{bundle.digest}.pyz"'
     return f"test -f {path} || exit {NO_BUNDLE}; exec {how}python3 {path} {words}"
 
@@ -87,7 +87,7 @@ def node_words(node: Node) -> str:
 class SshLink:
     """Implements `act.node_link.NodeLink` over SSH, one connection per call.
 
-    No connection takes longer than CONNECT_S. `way(provider)` connects to machines that are not
+    No connection takes longer than CONNECT_S. `way(provider)` connects to machines that cannot be
     reached directly.
     """
 
@@ -197,7 +197,7 @@ class SshLink:
         return connect(address, keys.user.private, CONNECT_S, deadline_s=deadline_s, dial=dial)
 
     def ship(self, connection: Connection, deadline_s: float = SHIP_S) -> None:
-        """Put this version's bundle on the node, beside others. Raises SshError, LinkError."""
+        """Store this version's bundle on the node, beside others. Raises SshError, LinkError."""
         result = self._load(connection, {}, deadline_s)
         if result.status != 0:
             raise LinkError(f"the agent's code did not arrive: {_said(result)}")

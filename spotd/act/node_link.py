@@ -16,8 +16,8 @@ class LinkError(Exception):
 
 
 class NodeLink(Cleaner, Protocol):
-    """SSH to nodes, as act/link.py keeps it. Every method may raise `LinkError`, also when all that
-    it does, the connection included, takes longer than `deadline_s`."""
+    """SSH to nodes, implemented by act/link.py. Every method may raise `LinkError`, also when it
+    takes longer than `deadline_s`, including the connection."""
 
     def boot(self, node: Node, keys: JobKeys, config: AgentConfig, deadline_s: float) -> None: ...
 

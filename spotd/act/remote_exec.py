@@ -32,7 +32,7 @@ class Result:
 
 
 def converse(channel: paramiko.Channel, stdin: Iterable[bytes], max_output: int) -> Result:
-    """Feed and read a channel to its end. Has no deadline: who owns the connection closes it.
+    """Feed and read a channel to its end. Has no deadline: the owner of the connection closes it.
 
     Raises EOFError when the connection ended first, OSError or SSHException when it broke, and
     SSHException for more than `max_output` bytes on stdout or stderr.

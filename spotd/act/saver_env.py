@@ -1,4 +1,4 @@
-"""Collect what a saver needs on a machine: wheels, and a standalone Python if its own is too old.
+"""Collect a saver's tools for a machine: wheels, and a standalone Python if its own is too old.
 
 The wheels are those that this box has installed, and those in a folder for machines with another
 Python or processor. They travel over SSH like packages, because a machine may reach no package
@@ -100,9 +100,9 @@ def send_tools(
     source: ObjectStore,
     left_s: Callable[[], float],
 ) -> None:
-    """Send the machine what its saver lacks. Raises LinkError, StoreError.
+    """Send the machine the tools that its saver lacks. Raises LinkError, StoreError.
 
-    A Python is large, and a slow connection does not keep a job from its start: the machine then
+    A Python is large, and a slow connection must not block the job's start: the machine then
     reports that it has none.
     """
     if not tools.digest:

@@ -1,8 +1,8 @@
 """SSH to a machine whose host key is known beforehand: pinned key, one user key, own deadlines.
 
-paramiko notices neither a frozen peer nor a black hole by itself, and several of its waits never
-end. So every call here has its own deadline, and a call that exceeds it closes the socket under
-whatever still waits.
+paramiko by itself detects neither a frozen peer nor a black hole, and several of its waits never
+end. So every call here has its own deadline, and a call that exceeds it closes the socket, which
+ends all waits on it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _JOIN_S = 1.0  # for paramiko's thread to end once its socket is closed
 
 
 class SshError(Exception):
-    """Base of what goes wrong on an SSH link."""
+    """Base of the errors of an SSH link."""
 
 
 class SshUnreachableError(SshError):
@@ -62,7 +62,7 @@ class SshUnreachableError(SshError):
 
 
 class SshAuthRefusedError(SshError):
-    """The machine does not take our key: a wrong image, or not our machine."""
+    """The machine refuses the job's key: a wrong image, or a foreign machine."""
 
 
 class HostKeyMismatchError(SshError):
@@ -193,7 +193,7 @@ class Connection:
 
     @property
     def open(self) -> bool:
-        """Return False once it was closed or broke. True says nothing about the peer."""
+        """Return False once it was closed or broke. True is no evidence about the peer."""
         return bool(self.transport.is_active())
 
     def takes(self) -> bool:
@@ -201,8 +201,8 @@ class Connection:
         return self._sock.takes()
 
     def share(self, patience_s: float) -> None:
-        """Lines of others go over this one: none is to wait for long behind the bytes of another,
-        or for a peer that reads nothing for `patience_s`."""
+        """Prepare this connection for forwarded connections: none may wait for long behind the
+        bytes of another, or for a peer that reads nothing for `patience_s`."""
         self._sock.patience_s = self.transport.clear_to_send_timeout = patience_s
         if isinstance(self._sock, _Socket) and hasattr(socket, "TCP_NOTSENT_LOWAT"):
             self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _SHARED_BYTES)
@@ -215,8 +215,8 @@ class Connection:
         self._sock.close()
 
     def hang_up(self, channel: paramiko.Channel) -> None:
-        """Close, and then a channel of it that is waited on: paramiko's thread must not write into
-        its pipe any more when that is closed, and its number is perhaps another file's."""
+        """Close the connection, and then a channel of it that is waited on. Otherwise paramiko's
+        thread could write into the channel's pipe after that was closed, and its number reused."""
         self.close()
         self.transport.join(_JOIN_S)
         channel.close()
@@ -268,7 +268,7 @@ class Connection:
 
     @contextmanager
     def deadline(self, seconds: float) -> Iterator[None]:
-        """Closes the connection when the block takes longer; makes our errors of paramiko's."""
+        """Close the connection when the block takes too long; translate paramiko's errors."""
         expired = threading.Event()
 
         def expire() -> None:
@@ -301,12 +301,12 @@ def connect(
     dial: Dial | None = None,
     speak: type[paramiko.Transport] = paramiko.Transport,
 ) -> Connection:
-    """Connect to a peer that has proved to be `address.host_public_key` before we log in.
+    """Connect to a peer; it must prove the key `address.host_public_key` before the login.
 
     It takes at most `connect_s`; `deadline_s` covers this and all later calls on it. `dial`
-    connects to the peer if that is not a TCP connection of ours; the transport on it is of class
+    connects to the peer if that is not a direct TCP connection; the transport on it is of class
     `speak`. Raises SshUnreachableError, SshAuthRefusedError, HostKeyMismatchError,
-    SshDeadlineError, and what `dial` raises.
+    SshDeadlineError, and the errors of `dial`.
     """
     end_s = time.monotonic() + deadline_s
     connect_s = min(connect_s, deadline_s)
@@ -371,7 +371,7 @@ def _log_in(
 
 
 def _await(done: threading.Event, transport: paramiko.Transport, what: str, end_s: float) -> None:
-    """Wait for paramiko's thread to have finished a step. Raises what stopped it."""
+    """Wait until paramiko's thread has finished a step. Raises the error that stopped it."""
     if not done.wait(end_s - time.monotonic()):
         raise SshDeadlineError(f"{what} in time")
     if not transport.is_active():

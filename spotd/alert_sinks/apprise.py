@@ -32,7 +32,7 @@ _EXAMPLE = "mailtos://user:password@example.org"
 
 
 class AppriseRoute(AlertRoute):
-    """Services that the library apprise sends to, as one URL a line."""
+    """Services that the apprise library can send to: one URL per line."""
 
     kind: Literal["apprise"]
     urls_file: Path | None = None
@@ -96,7 +96,7 @@ class AppriseSink:
         if failed:
             numbers = ", ".join(str(number) for number in failed)
             raise AlertSinkError(
-                f"URL {numbers} of {len(self.urls)} did not take it; the log of apprise says why"
+                f"URL {numbers} of {len(self.urls)} failed; see the log of apprise for the reason"
             )
 
 

@@ -35,7 +35,7 @@ def _checked_mention(text: str) -> str:
     if _GROUP.fullmatch(name):
         return f"<!subteam^{name}>"
     raise ValueError(
-        f"{text[:60]!r} is nobody that Slack can mention; write here, channel, everyone, a member "
+        f"{text[:60]!r} cannot be mentioned in Slack; write here, channel, everyone, a member "
         'ID like "U024BE7LH" or the ID of a user group like "S0614TZR7"'
     )
 
@@ -126,7 +126,7 @@ def _check(status: int, headers: Mapping[str, str], reply: str) -> None:
     if status == 200 and reply == "ok":
         return
     if status == 429:
-        raise AlertSinkError("Slack asks us to wait (429)", _retry_after_s(headers))
+        raise AlertSinkError("Slack asks spotd to wait (429)", _retry_after_s(headers))
     raise AlertSinkError(f"Slack answered {status}: {reply}", gone=status in (403, 404, 410))
 
 

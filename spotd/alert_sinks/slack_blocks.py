@@ -56,60 +56,60 @@ _WORDS = {
     ),
     "withdrawn": ("Keeps the machine.", _NOTHING),
     "lost": ("Requests another machine and resumes from the newest checkpoint.", _NOTHING),
-    "recovered": ("Requested another machine, and resumed there as told above.", _NOTHING),
+    "recovered": ("Requested another machine, and resumed there.", _NOTHING),
     "recovered, from the beginning": (
         "Requested another machine, and started the program there: there was nothing to resume.",
         "Have its checkpoints saved: `spotctl why {job}`, and docs/any-script.md.",
     ),
-    "slow": ("Asked for a checkpoint.", "If it stays slow: " + _LOGS + "."),
+    "slow": ("Requested a checkpoint.", "If it stays slow: " + _LOGS + "."),
     "crashed": (
-        "Gave the machine back; starts again while restarts are left.",
+        "Terminated the machine; restarts the program while restarts are left.",
         _LOGS + ", and correct the program if it crashes again.",
     ),
     "failed": (
         "Released the machines. Checkpoints are retained.",
         _LOGS + ", correct the cause, and run it again.",
     ),
-    "succeeded": ("Gave the machines back.", _NOTHING),
+    "succeeded": ("Terminated the machines.", _NOTHING),
     "succeeded, nothing kept": (
-        "Gave the machines back. It has saved nothing of the job.",
+        "Terminated the machines. Nothing of the job was saved.",
         "If its files matter, name their folder in the job file as above, and run it again.",
     ),
     "checkpoint_failed": (
         "Training continues; the next save tries again.",
-        "See that the store can be written and has room: `spotctl doctor`.",
+        "Check that the store can be written and has room: `spotctl doctor`.",
     ),
     "unsaved": (
         "Training continues; the next save tries again.",
-        "See that store and disk have room: `spotctl doctor`. " + _LOGS + ".",
+        "Check that store and disk have room: `spotctl doctor`. " + _LOGS + ".",
     ),
     "checkpoint_skipped": (
-        "Went on from an older checkpoint.",
-        "Nothing now; if it happens again, look after the store.",
+        "Continued from an older checkpoint.",
+        "Nothing now; if it happens again, check the store.",
     ),
     "link_refused": (
-        "Does not talk to the machine that answers there; keeps trying.",
-        "If it lasts: does the image's cloud-init take the SSH keys it is given?",
+        "Does not log in to the machine that answers there; keeps trying.",
+        "If it continues: check that the image's cloud-init installs the SSH keys it receives.",
     ),
     "unfit": (
-        "Gave the machine back before anything ran on it, and asks for another one.",
+        "Terminated the machine before anything ran on it, and requests another one.",
         "Nothing; if the next ones fail the same way, check that the image fits the machine type.",
     ),
     "orphan": (
         "Ended the machine.",
-        "If it happens again: does another spotd use the same account and deployment?",
+        "If it happens again: check whether another spotd uses the same account and deployment.",
     ),
     "orphan_held": (
         "Ended nothing: it is unknown whether they train.",
-        "Look at `spotctl orphans`; end them with `spotctl orphans end`.",
+        "See `spotctl orphans`; end them with `spotctl orphans end`.",
     ),
     "not_renewed": (
         "Tries again every few minutes.",
-        "Look after that cloud's credentials: `spotctl doctor`.",
+        "Check that cloud's credentials: `spotctl doctor`.",
     ),
     "stranded": (
-        "Asks no more of that cloud, and cannot end machines there.",
-        "Put its section back and restart spotd, until `spotctl nodes` shows none there.",
+        "Requests no machines from that cloud, and cannot end machines there.",
+        "Add its section again and restart spotd, until `spotctl nodes` shows none there.",
     ),
     "plan_rejected": (
         "Wrote nothing; the job stays as it is.",
@@ -123,12 +123,43 @@ _WORDS = {
         ),
     ),
     "remark": (
-        "Goes on; `spotctl doctor` counts them.",
+        "Continues; `spotctl doctor` counts them.",
         "A code: look it up in the cloud's documentation, and update spotd. A right: see the text.",
+    ),
+    "waits": (
+        "Keeps checking every offer that fits.",
+        "See what blocks it: `spotctl why {job}`.",
+    ),
+    "stays": (
+        "Repeats the termination every minute.",
+        "End the machine in its cloud's own console.",
+    ),
+    "moved": ("Requested another machine; training continues until it is ready.", _NOTHING),
+    "outbid": ("Requested a cheaper machine; training continues until it is ready.", _NOTHING),
+    "start_failed": ("Terminated the machine, and requests another one.", _LOGS + "."),
+    "yielded": ("Saved, and gave the machine to the other job.", "Nothing; it waits for room."),
+    "shrunk": ("Continues with the remaining machines, and requests the others.", _NOTHING),
+    "regrouped": ("Continues with all machines.", _NOTHING),
+    "budget_stop": (
+        "Saves and pauses the job.",
+        "Nothing; `spotctl resume {job}` continues it next month.",
+    ),
+    "quarantine": (
+        "Ends no machine that its database does not know.",
+        "Check `spotctl orphans`, then run `spotctl quarantine release`.",
+    ),
+    "safe_mode": (
+        "Observes, saves and terminates; launches and starts nothing.",
+        "Read the daemon's log; `spotctl safe-mode leave` ends it.",
+    ),
+    "contested": ("Makes no changes.", "Stop one of the two daemons for good."),
+    "database_away": (
+        "Decides and launches nothing; running training continues.",
+        "Check the database, and the disk that it is on.",
     ),
     "test": ("Sent this message.", _NOTHING),
 }
-_OTHER = ("Put it on record.", "See `spotctl events {job}`.")
+_OTHER = ("Recorded it.", "See `spotctl events {job}`.")
 
 _SPECIAL = re.compile(r"<[!@#][^>]*>")
 ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}

@@ -112,7 +112,7 @@ class CheckpointDownload(io.RawIOBase):
 
     def _write_shard(self, view: bytes) -> bytes:
         if self._check is None or not self._remaining:
-            raise DamagedError("there are more bytes than its manifest says")
+            raise DamagedError("it has more bytes than its manifest says")
         part, rest = view[: self._remaining], view[self._remaining :]
         self._check.feed(part)
         self._sink.write(part)
@@ -181,4 +181,4 @@ def _fetch(
 def damage_error(error: DamagedError) -> UserError:
     """Return the UserError for a checkpoint that does not match its digests."""
     message = f"the download does not match the checkpoint: {error}"
-    return UserError(message, "spotctl ckpt verify says more")
+    return UserError(message, "see spotctl ckpt verify")

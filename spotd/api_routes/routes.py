@@ -123,10 +123,10 @@ SUBMIT_JOB = Operation(
         "override_budget": _OVERRIDE,
         "late": {"type": "boolean", "description": "Though its deadline cannot be promised"},
         "no_checkpoints": {"type": "boolean", "description": "A preemption may cost all its work"},
-        "after": {**_TEXT, "description": "The job that is to succeed before, by name or id"},
+        "after": {**_TEXT, "description": "The job that must succeed before, by name or id"},
         "continue": {
             **_TEXT,
-            "description": "The id of a lost database's job: its HEAD goes on",
+            "description": "The id of a job of a lost database, to continue from its HEAD",
         },
     },
 )
@@ -139,7 +139,7 @@ ADVISE = Operation(
         **_JOB_FILE,
         "parameters": {**_NUMBER, "description": "Of the model, where the file does not say"},
         "search_s": {**_NUMBER, "description": "Hours of that phase, in seconds; 0: not known"},
-        "train_s": {**_NUMBER, "description": "Else what the file says (spotd.work, model)"},
+        "train_s": {**_NUMBER, "description": "Default: from the file (spotd.work, model)"},
         "validate_s": _NUMBER,
     },
 )
@@ -153,12 +153,12 @@ BAKE_IMAGE = Operation(
         "secrets": _TEXTS,
         "packages": {"type": "array", "items": _PACKAGE},
         "request_id": {**_TEXT, "description": "The same again is the same bake"},
-        "image": {**_TEXT, "description": "Its name; the job's, where none is said"},
+        "image": {**_TEXT, "description": "Its name; default: the job's"},
         "cloud": _TEXT,
         "region": _TEXT,
         "instance_type": {
             **_TEXT,
-            "description": "Instead of the machine that the file asks for",
+            "description": "Instead of the machine in the file",
         },
     },
 )
@@ -188,7 +188,7 @@ END_ORPHANS = Operation(
         "ids": {
             "type": "array",
             "items": _TEXT,
-            "description": "Those that the caller saw: if others are held by now, none is ended",
+            "description": "Machines that the caller saw: if others are held now, none is ended",
         }
     },
 )

@@ -49,10 +49,10 @@ def _read_file(path: str) -> str:
         value = Path(path).read_text(encoding="utf-8").strip()
     except OSError as error:
         raise ValueError(
-            f"cannot read {path}: {error.strerror}; create it, readable by spotd alone"
+            f"cannot read {path}: {error.strerror}; create it, readable only by spotd"
         ) from None
     except UnicodeDecodeError:
-        raise ValueError(f"{path} is not text; put the secret alone into it") from None
+        raise ValueError(f"{path} is not text; it must contain only the secret") from None
     except ValueError:  # no name of a file holds NUL
         raise ValueError(f"{path!r} is not a path; write the path of a file") from None
     if not value:

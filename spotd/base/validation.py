@@ -98,9 +98,7 @@ def _problem(
         known = {name for candidate in models for name in candidate.model_fields}
         if f"{path[-1]}_file" in known:
             forms = [f"{path[-1]}_{form}" for form in ("file", "env", "credential")]
-            return Problem(
-                where, "a secret must not stand in the file", f"use {' or '.join(forms)}"
-            )
+            return Problem(where, "a secret must not be in the file", f"use {' or '.join(forms)}")
         return Problem(where, "unknown key", _fix(str(path[-1]), known, root))
     if kind == "value_error":
         text, _, fix = str(context["error"]).partition("; ")

@@ -41,7 +41,7 @@ _ZIP_ERRORS = (
     RuntimeError,
 )
 _MODULE = "torch.distributed.checkpoint.metadata"
-_FIX = "look whether all of it was copied"
+_FIX = "check whether all of it was copied"
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,7 @@ def _read_indexed(folder: Path) -> list[StoredBlock]:
     """Return exactly the tensors that the index lists, each from the file that it names."""
     weight_map = _read_json(folder / INDEX).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
-        raise UserError(f"{INDEX} has no weight_map", "look whether all of it was copied")
+        raise UserError(f"{INDEX} has no weight_map", "check whether all of it was copied")
     blocks: dict[str, StoredBlock] = {}
     for name in sorted({str(file) for file in weight_map.values()}):
         if Path(name).name != name or not (folder / name).is_file():
@@ -193,9 +193,9 @@ def _read_json(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise UserError(f"{path} is not JSON", "look whether all of it was copied")
+        raise UserError(f"{path} is not JSON", "check whether all of it was copied")
     return value
 
 
 def _damaged(path: Path, problem: str) -> UserError:
-    return UserError(f"{path.name} {problem}", "look whether all of it was copied")
+    return UserError(f"{path.name} {problem}", "check whether all of it was copied")

@@ -93,7 +93,7 @@ def select_tensors(manifest: Manifest, prefix: str) -> list[NamedTensor]:
         condition = f" begins with {prefix!r}" if prefix else ""
         names = ", ".join(tensor.name for tensor in manifest.tensors[:3])
         message = f"no tensor of step {manifest.step}{condition}"
-        raise UserError(message, f"give --only another beginning; there are {names} and others")
+        raise UserError(message, f"give --only another prefix; there are {names} and others")
     for named in selected:
         check_layout(manifest, named)
     return sorted(selected, key=lambda named: -DTYPES[named.tensor.dtype][0])

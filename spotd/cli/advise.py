@@ -108,7 +108,7 @@ def _print(data: Mapping[str, Any]) -> None:
     columns = (
         Column("HOLDS", rank=0),
         Column("CONDITION", wrap=True, rank=0),
-        Column("BY WHAT", wrap=True, rank=0),
+        Column("BECAUSE", wrap=True, rank=0),
     )
     rows: list[list[Cell | str]] = [
         [
@@ -223,7 +223,7 @@ def _deadline(measured: Mapping[str, Any]) -> str:
     if measured["at"] is None:
         return "no deadline"
     if measured["at"] == "not steered":
-        return "not known how much there is to do; try: spotd.work"
+        return "the amount of work is not known; try: spotd.work"
     if measured["late_s"]:
         late_by = span(measured["late_s"])
         return f"missed by {late_by} even on demand; the earliest is {measured['earliest']}"

@@ -49,7 +49,7 @@ _USES = (
     Column("HOURS OF"),
     *(Column(title, right=True) for title in ("MACHINES", "GPUS", "COST", "SHARE")),
 )
-_SAVINGS = (Column("SAVED BY"), Column("", right=True), Column("AGAINST", wrap=True))
+_SAVINGS = (Column("SAVED BY"), Column("", right=True), Column("COMPARED WITH", wrap=True))
 _ON_DEMAND = (
     Column("ON DEMAND"),
     Column("FOR THE", wrap=True),

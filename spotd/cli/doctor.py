@@ -65,15 +65,15 @@ def doctor(
     gpu: Path | None = _GPU,
     output: Output = output_option(),
 ) -> None:
-    """Check everything that spotd needs and how to fix what is missing; or print the access policy
-    that the cloud should grant the control box, the reaper and the machines.
+    """Check everything that spotd needs, and show how to fix each problem; or print the access
+    policy that the cloud should grant the control box, the reaper and the machines.
 
-    The last part rates what saves money, in this order, and never fails: checkpoints, spot,
+    The last part rates how well the deployment saves money, and never fails: checkpoints, spot,
     scaling, budgets, right-sizing.
 
     For each cloud it checks identity, permissions (by dry runs that create nothing), quotas against
-    the needs of unfinished jobs, image, network and clock. A doubt is not a failure. An offer that
-    was refused for a quota of zero is tried again once there is quota.
+    the needs of unfinished jobs, image, network and clock. A line that begins with "look" is not a
+    failure. An offer that was refused for a quota of zero is tried again once there is quota.
 
     With --live, run as the user of spotd, it takes one machine from launch to end and writes a
     report. With --gpu as well, it runs your job on its own machine type: the cloud preempts the
@@ -227,7 +227,7 @@ def _print(checks: list[dict[str, Any]], score: list[dict[str, Any]]) -> None:
         print()
         marks = {True: Cell("good", "green"), False: Cell("look", "yellow"), None: Cell("-")}
         score_rows = [[marks[pillar["good"]], pillar["pillar"], pillar["text"]] for pillar in score]
-        print_table(_columns("WHAT PAYS", "AS IT IS"), score_rows)
+        print_table(_columns("SAVES MONEY", "FINDING"), score_rows)
     for check in checks:
         if not check["ok"] or check["doubtful"]:
             print_message(f"{check['name']}: try: {check['try']}")

@@ -36,7 +36,7 @@ _COLUMNS = (
     Column("JOB", rank=0),
     Column("KIND"),
     Column("STATE", rank=0),
-    Column("ASKED", right=True, rank=2),
+    Column("AGE", right=True, rank=2),
     Column("BY", rank=3),
     Column("FINDING", wrap=True, rank=0),
 )
@@ -81,7 +81,7 @@ def run(
     were lost than the checkpoints allow, the loss curve continues, the first step came in time, and
     the old machine is gone. The drill continues without this command: spotctl drill ls.
 
-    Exit codes: 0 passed, 1 failed, 4 refused or called off.
+    Exit codes: 0 passed, 1 failed, 4 refused or cancelled.
 
     \b
     Example:
@@ -130,9 +130,10 @@ def _follow(client: Client, data: dict[str, Any]) -> dict[str, Any]:
     while True:
         if data["state"] != shown_state:
             shown_state = data["state"]
-            if shown_state in ("asked", "struck"):
-                waiting = "waiting for it to train again"
-                print_message(f"{shown_state}: {waiting if shown_state == 'struck' else drill_id}")
+            if shown_state == "asked":
+                print_message(f"requested: {drill_id}")
+            if shown_state == "struck":
+                print_message("fault injected: waiting for the job to train again")
         if data["ended_at"]:
             return {**data, "job": job, "kind": "Drill"}
         time.sleep(POLL_S)

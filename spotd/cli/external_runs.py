@@ -25,8 +25,8 @@ class ComputeLine(Section):
     phase: str
     what: str = ""
     hours: float = Field(gt=0, le=1e6)
-    gpus: int = Field(ge=0, le=1_000_000, description="Of each machine")
-    usd_per_hour: Usd = Field(description="Of a machine; micro-USD once read")
+    gpus: int = Field(ge=0, le=1_000_000, description="GPUs of each machine")
+    usd_per_hour: Usd = Field(description="Price of one machine in USD per hour")
     on_demand_usd_per_hour: Usd | None = None
     interruptions: int | None = Field(
         default=None, ge=0, le=1_000_000, description="How often they were taken away"

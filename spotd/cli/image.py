@@ -50,7 +50,9 @@ def image() -> None:
 def bake(
     ctx: typer.Context,
     file: Path = typer.Argument(metavar="FILE", help="A job file, or - for stdin."),
-    name: str = typer.Option("", "-n", "--name", help="Of the image; default: the job's name."),
+    name: str = typer.Option(
+        "", "-n", "--name", help="Name of the image; default: the job's name."
+    ),
     infra: list[str] = typer.Option(
         [], "--infra", metavar="CLOUD[/REGION]", help="Where to bake; default: as in the file."
     ),

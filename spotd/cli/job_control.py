@@ -95,7 +95,7 @@ def _job_names(client: Client, jobs: list[str] | None, *, everything: bool) -> l
     Raises UserError if neither or both forms are given.
     """
     if bool(jobs) is everything:
-        raise UserError("name jobs, or give --all", "spotctl ps lists them", ExitCode.USAGE)
+        raise UserError("name jobs, or use --all", "spotctl ps lists them", ExitCode.USAGE)
     if everything:
         jobs = [
             job["name"] for job in client.call(routes.LIST_JOBS(), query={"limit": 10_000})["items"]

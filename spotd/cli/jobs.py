@@ -51,8 +51,8 @@ _NODE_COLUMNS = (
 )
 
 _EVICTION_COLUMNS = (
-    *(Column(title, rank=0) for title in ("NOTICE OF", "HEARD")),
-    *(Column(title, rank=0) for title in ("ASKED", "RELEASED", "ENDED", "GONE")),
+    *(Column(title, rank=0) for title in ("NOTICE FOR", "RECEIVED")),
+    *(Column(title, rank=0) for title in ("STOP SENT", "RELEASED", "ENDED", "GONE")),
 )
 _UNKNOWN = Cell("unknown", "dim")
 
@@ -67,7 +67,7 @@ def ps(
 
     GEN is the generation (the newest attempt), REC the number of recoveries after a machine was
     preempted or lost, SAVED the age of the newest checkpoint, DONE the share of all steps, ETA the
-    time that the rest takes at the rate of the last 24 h, with what was lost and waited for.
+    remaining time at the rate of the last 24 h, which includes lost steps and waits.
 
     \b
     Example:
@@ -137,7 +137,7 @@ def _approval_text(job: dict[str, Any]) -> str:
     if not approval:
         return ""
     return (
-        f"another admin than {approval['asked_by']} has to approve that it exceeds a budget "
+        f"an admin other than {approval['asked_by']} has to approve that it exceeds a budget "
         f"(spotctl budget approve {job['name']}): {approval['text']}"
     )
 
@@ -170,7 +170,7 @@ def _print_job(job: dict[str, Any]) -> None:
         ]
     )
     for diagnosis in job["verdicts"]:
-        print_text(f"problem     {diagnosis['seen']}; spotctl why {job['name']} says more")
+        print_text(f"problem     {diagnosis['seen']}; see spotctl why {job['name']}")
     for result in job["results"]:
         print_text(f"results     {result['suite']}: {result_text(result)}")
     if job.get("drill"):
@@ -187,7 +187,7 @@ def _failure(failure: dict[str, Any] | None) -> str:
     """Return what failed last, with its cause; "" if nothing did."""
     if failure is None:
         return ""
-    over = ", and the job went on" if failure["over"] else ""
+    over = ", and the job continued" if failure["over"] else ""
     ago = f" ({age(failure['at'])} ago{over})" if failure["at"] else ""
     return f"{failure['summary']}{ago}"
 

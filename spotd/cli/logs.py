@@ -36,7 +36,7 @@ def logs(
         "", metavar="REGEX", help="Only lines that match this regular expression."
     ),
     since: str = typer.Option(
-        "", metavar="TIME", help="Only what was stored since: 10m ago, or 2026-11-28T10:00."
+        "", metavar="TIME", help="Only lines stored since: 10m ago, or 2026-11-28T10:00."
     ),
     timestamps: bool = typer.Option(False, "--timestamps", help="Print the time of each line."),
     raw: bool = typer.Option(False, help="Print control characters unchanged."),
@@ -44,11 +44,10 @@ def logs(
 ) -> None:
     """Print a job's output from all its machines, oldest first.
 
-    Of a line that is written several times, as progress bars do, the last state is printed. On a
-    terminal, control characters other than colours are removed. With --raw every byte is passed on
-    unchanged. A line on stderr marks each change of machine.
-
-    The time of a line is when the box stored it: a second or two later, or after an interruption.
+    If a program overwrites a line, as progress bars do, only its last state is printed. On a
+    terminal, control characters other than colours are removed. --raw prints every byte unchanged.
+    A line on stderr marks each change of machine. A line's time is when the box stored it: a second
+    or two after it was printed, or later after an interruption of the connection.
 
     \b
     Example:

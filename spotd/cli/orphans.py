@@ -15,7 +15,7 @@ from spotd.cli.render import Column, Output, emit, output_option, print_message,
 
 app = group(invoke_without_command=True)
 _COLUMNS = (
-    Column("WHAT"),
+    Column("KIND"),
     Column("ID", rank=0),
     Column("WHERE", wrap=True, rank=0),
     Column("JOB"),
@@ -27,10 +27,11 @@ _COLUMNS = (
 
 @app.callback()
 def orphans(ctx: typer.Context, output: Output = output_option()) -> None:
-    """List machines with spotd's tag that belong to no job, and disks, addresses and network cards
-    without a machine, which spotd does not end by itself: because its database never requested
-    them, or because there are too many at once. With several control boxes, each lists those of the
-    clouds that it sweeps.
+    """List resources with spotd's tag that belong to no job and that spotd does not end by itself.
+
+    These are machines, and disks, addresses and network cards without a machine. spotd does not end
+    them because its database never requested them, or because there are too many at once. With
+    several control boxes, each lists those of the clouds that it sweeps.
 
     \b
     Example:
@@ -80,7 +81,7 @@ def end(ctx: typer.Context, yes: bool = YES, output: Output = output_option()) -
     emit(
         data,
         output,
-        lambda: print_message(f"{released}; the next sweep ends what was released"),
+        lambda: print_message(f"{released}; the next sweep ends the released machines"),
         "kind",
     )
 

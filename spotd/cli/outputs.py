@@ -34,11 +34,11 @@ def outputs(
 ) -> None:
     """List or download the files that a job left, verifying every byte.
 
-    They are uploaded when its program ends, and at a pause or a cancel, before the machine is given
-    back: the files that spotd: {outputs: [...]} in the job file names, else all that changed below
-    the workdir, up to 10 GB; in directory mode also the newest save of the program's folder. Of a
-    file that several machines uploaded, this is the newest one. After an interruption, run it again
-    to resume.
+    Files are uploaded when the program ends, and at a pause or a cancel, before the machine is
+    terminated: those that spotd: {outputs: [...]} in the job file names; without it, everything
+    that changed below the workdir, up to 10 GB. In directory mode the newest save of the program's
+    folder is included. If several machines uploaded a file, the newest version counts. To continue
+    an interrupted download, run the command again.
 
     \b
     Example:

@@ -56,7 +56,7 @@ def _row(row: dict[str, Any]) -> list[Cell | str]:
         str(notice["count"]),
         _seconds(notice["planned"]),
         _egress(row["egress"]),
-        clean(notice["source"] or "observed alone"),
+        clean(notice["source"] or "only observed"),
     ]
 
 

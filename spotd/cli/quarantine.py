@@ -84,7 +84,7 @@ quarantine = _commands(
         "moved or copied; HEAD of a job is ahead of it; or another spotd had the deployment. "
         "Release it when you know which of the two is right.",
         status_help="Show whether there is a quarantine, and why.",
-        end_help="End the quarantine. Machines that no job ever asked for stay held until you run "
+        end_help="End the quarantine. Machines that no job requested stay held until you run "
         "`spotctl orphans end`.",
     )
 )

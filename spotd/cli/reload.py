@@ -12,8 +12,8 @@ from spotd.cli.render import Output, emit, output_option, print_message
 def reload(ctx: typer.Context, output: Output = output_option()) -> None:
     """Have the daemon read its configuration file again: budgets, limits and all other settings.
 
-    All of the file takes effect, or nothing. What only a restart can change is refused by name. No
-    training is touched. SIGHUP and `systemctl reload spotd` do the same.
+    All of the file takes effect, or nothing. A change that needs a restart is refused by name.
+    Training is not interrupted. SIGHUP and `systemctl reload spotd` do the same.
 
     \b
     Example:
@@ -25,6 +25,6 @@ def reload(ctx: typer.Context, output: Output = output_option()) -> None:
     emit(
         {**data, "name": changed},
         output,
-        lambda: print_message(f"the configuration was read anew: {changed}"),
+        lambda: print_message(f"the configuration was read again: {changed}"),
         "name",
     )

@@ -101,10 +101,10 @@ def rightsize(
     """Estimate memory, time and cost of a training run, by type and number of GPUs.
 
     GIB/GPU is the peak of one GPU's allocator, by a formula (docs/rightsizing.md); "tight" is
-    within its error. The verdict is of the defaults of --framework for what you leave out; options
-    that make it fit are listed. TIME needs --tokens or --steps, and COST a daemon with offers: each
-    on as few machines as the run fits on, or on more if it would miss --within or the file's
-    deadline. --job uses measurements, --from-history compares each job with current offers.
+    within its error. Options that you leave out have the defaults of --framework; options that make
+    the run fit are listed. TIME needs --tokens or --steps, and COST a daemon with offers: each on
+    as few machines as the run fits on, or on more if it would miss --within or the file's deadline.
+    --job uses measurements, --from-history compares each job with current offers.
 
     \b
     Example:

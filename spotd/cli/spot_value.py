@@ -70,19 +70,19 @@ def _terms(side: dict[str, Any], estimate: dict[str, Any]) -> str:
 
 def _interruptions(estimate: dict[str, Any]) -> str:
     hazard, starts = estimate["hazard"], estimate["starts_on_record"]
-    restart = f"{starts} starts on record" if starts else "planned; too few on record"
+    restart = f"{starts} starts on record" if starts else "assumed: too few on record"
     repeated = "all work" if estimate["again_s"] is None else f"{span(estimate['again_s'])} of work"
     text = (
-        f"{hazard['middle']:.3g} interruptions an hour and machine ({hazard['low']:.2g} to "
+        f"{hazard['middle']:.3g} interruptions per machine-hour ({hazard['low']:.2g} to "
         f"{hazard['high']:.2g}; {hazard['losses']} in {hazard['hours']:,.0f} h here, and one in "
-        f"{hazard['prior_h']:,.0f} h as the prior), each {span(estimate['restart_s'])} of "
-        f"restart ({restart}) and {repeated} again"
+        f"{hazard['prior_h']:,.0f} h as the prior), each with {span(estimate['restart_s'])} of "
+        f"restart ({restart}) and {repeated} repeated"
     )
     break_even = estimate["break_even_hazard"]
     if estimate["again_s"] is None:
         return text
     return (
-        f"{text}; spot pays up to {break_even:.3g}"
+        f"{text}; spot pays off up to {break_even:.3g}"
         if break_even
-        else f"{text}; at no rate spot pays"
+        else f"{text}; spot pays off at no rate"
     )

@@ -33,7 +33,7 @@ _INTERRUPTIONS = (
     Column("", rank=0),
 )
 _LAUNCHES = (
-    *(Column(title, right=True, rank=0) for title in ("ASKED", "REFUSED", "", "90 %")),
+    *(Column(title, right=True, rank=0) for title in ("REQUESTS", "REFUSED", "", "90 %")),
     *(Column(title, right=True, rank=1) for title in ("NOT UP", "", "90 %")),
     *(Column(title, right=True, rank=2) for title in ("UP AFTER P50", "P90", "OF")),
     Column("REFUSED FOR", wrap=True, rank=3),

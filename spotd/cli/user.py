@@ -149,7 +149,7 @@ def token(
 ) -> None:
     """Make a token with which a person logs in to the team's dashboard. It is printed once.
 
-    A user of the box may do there what the user's groups allow, and at most what --role says.
+    A user of the box has the rights of the user's groups there, limited by --role.
 
     \b
     Example:
@@ -172,7 +172,7 @@ def _print_token(data: dict[str, Any]) -> None:
 
 @app.command()
 def tokens(ctx: typer.Context, output: Output = output_option()) -> None:
-    """List the tokens for the team's dashboard; not the tokens themselves, which nobody knows.
+    """List the tokens for the team's dashboard, without the secrets, which are not stored.
 
     \b
     Example:

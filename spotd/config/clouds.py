@@ -62,7 +62,7 @@ AzureImage = Annotated[
     ),
 ]
 _RESERVED = (
-    'Id (gcp: "ZONE/NAME"): USD/h on top of what it costs anyway, or 0. spotd never buys any'
+    'Id (gcp: "ZONE/NAME") = USD/h beyond what you pay for it anyway, often 0. spotd never buys one'
 )
 Network = Literal["public", "private", "jump"]
 JUMP_KEYS = ("jump", "jump_host_key", "jump_key_file", "jump_key_env", "jump_key_credential")

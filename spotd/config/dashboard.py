@@ -66,15 +66,16 @@ def _checked_proxy(proxy: str) -> str:
         ) from None
     if network.prefixlen == 0:
         raise ValueError(
-            f"{proxy!r} is everybody, who could then claim any address; name the proxy"
+            f"{proxy!r} means everybody, and anybody could then claim any address; name the proxy"
         )
     return proxy
 
 
 class OidcSection(Section):
-    """An OpenID Connect provider, and who of its people may do what here.
+    """An OpenID Connect provider, and the roles that its users have on the dashboard.
 
-    A claim's value, as an email address or a group, gives a role. Nobody else gets in.
+    The value of a claim, such as an email address or a group, gives the role. Users without a role
+    cannot sign in.
     """
 
     issuer: Annotated[str, AfterValidator(_checked_issuer)] = Field(
@@ -137,10 +138,13 @@ def check_dashboard(
     if not section.listen:
         return
     if not section.tokens and section.oidc is None:
-        text = "lets nobody log in, and without a login the dashboard is not served"
+        text = "allows no login, and without a login the dashboard is not served"
         yield ("dashboard", "tokens"), text, "set it to true, or add [dashboard.oidc]"
     if not section.url:
-        text = "is missing: requests from pages of others could not be told from the team's own"
+        text = (
+            "is missing: requests from pages of others could not be distinguished from the "
+            "team's own"
+        )
         yield ("dashboard", "url"), text, "write the address that browsers open"
         return
     yield from _check_transport(section)

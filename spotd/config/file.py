@@ -68,8 +68,8 @@ class AccessSection(Section):
 
 
 class MarketAlertsSection(Section):
-    """Which changes of prices and capacity send an alert, once when they begin and once when they
-    end."""
+    """Which changes of prices and capacity send an alert: one when the change begins and one when
+    it ends."""
 
     prices: bool = True
     capacity: bool = True
@@ -107,8 +107,8 @@ class AlertsSection(Section):
         default=300.0,
         ge=0,
         le=86_400,
-        description="After an alert, the same one about the same job waits for so long, and comes "
-        "as one message with a count; 0: it is sent at once",
+        description="After an alert, equal alerts about the same job are held back for this time, "
+        "and sent as one message with a count; 0: all are sent at once",
     )
 
 
@@ -122,7 +122,9 @@ class LimitsSection(Section):
     """Caps over all jobs; without them nothing but local clouds is used."""
 
     max_nodes: Annotated[int, BeforeValidator(_no_switch), Field(ge=1)] | None = None
-    max_usd_per_hour: Usd | None = Field(default=None, description="Micro-USD once read")
+    max_usd_per_hour: Usd | None = Field(
+        default=None, description="Maximum of all machines together, in USD per hour"
+    )
     unattended_h: Annotated[
         float,
         BeforeValidator(_no_switch),
@@ -142,7 +144,7 @@ Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
 
 class TimingSection(Section):
-    """How patient the daemon is, in seconds."""
+    """How long the daemon waits before it acts, in seconds."""
 
     suspect_after_s: Seconds = Timing.suspect_after_s
     lost_after_s: Seconds = Timing.lost_after_s
@@ -209,7 +211,8 @@ class SafeModeSettings:
 
 
 class SafeModeSection(Section):
-    """When a daemon that crashes again and again only observes and ends machines."""
+    """When repeated crashes put the daemon into safe mode, where it only observes and terminates
+    machines."""
 
     after_crashes: int = Field(default=SafeModeSettings.after_crashes, ge=1)
     within_s: Seconds = SafeModeSettings.within_s
@@ -225,14 +228,14 @@ class MoneySection(Section):
     """Settings of cost reports."""
 
     control_box_usd_per_hour: Usd | None = Field(
-        default=None, description="Price of the machine that spotd runs on; micro-USD once read"
+        default=None, description="Price of the machine that spotd runs on, in USD per hour"
     )
 
 
 class BudgetSection(Section):
     """A monthly (UTC) budget for the machines of all jobs, or of one user's."""
 
-    usd_per_month: Usd = Field(description="Micro-USD once read")
+    usd_per_month: Usd = Field(description="The budget in USD per month")
     user: str = Field(default="", description="Only jobs of this user; empty: all users")
     project: str = Field(default="", description="Only jobs with this spotd.project; empty: all")
     routes: dict[Literal["50", "80", "100"], str] = Field(
@@ -257,7 +260,7 @@ class PoliciesSection(Section):
         description="Only alert about cost outliers and idle jobs; false: pause them after a save",
     )
     idle_gpus: Literal["allow", "warn", "pause"] = Field(
-        default="warn", description="Action for jobs with idle GPUs; pause obeys dry_run"
+        default="warn", description="Action for jobs with idle GPUs; pause depends on dry_run"
     )
     idle_below: float = Field(
         default=0.1,

@@ -24,7 +24,7 @@ def split_address(listen: str) -> tuple[str, int]:
     address, port = split_listen(listen, example=_EXAMPLE)
     if not ipaddress.ip_address(address).is_loopback:
         raise ValueError(
-            f"{listen!r} can be reached from other machines, and what passes is not encrypted; "
+            f"{listen!r} can be reached from other machines, and the traffic is not encrypted; "
             f"write {_EXAMPLE!r} and let a proxy with TLS, or ssh -L, carry it further"
         )
     return address, port
@@ -37,7 +37,7 @@ def _checked(listen: str) -> str:
 
 
 class MetricsSection(Section):
-    """A door for Prometheus, beside the socket: on this machine alone, with a token."""
+    """A TCP port for Prometheus, beside the socket: on a loopback address, protected by a token."""
 
     listen: Annotated[str, AfterValidator(_checked)] = Field(
         default="", description=f"Address and port, as {_EXAMPLE}; empty: no port is opened"

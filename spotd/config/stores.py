@@ -20,7 +20,7 @@ def parse_options(value: Any) -> Any:
     for key in SECRET_OPTIONS:
         if key in value:
             raise ValueError(
-                f"{key} must not stand in the file; use {key}_file, {key}_env or {key}_credential"
+                f"{key} must not be in the file; use {key}_file, {key}_env or {key}_credential"
             )
     return {
         key: str(item).lower() if isinstance(item, bool) else str(item)
@@ -65,16 +65,17 @@ class GcpLend(LendSection):
     kind: Literal["gcp"]
     service_account: str = Field(
         pattern=_ACCOUNT,
-        description="Service account with access to the bucket; its limited tokens are lent",
+        description="Service account with access to the bucket; its limited tokens are leased",
     )
     credentials_file: Path | None = Field(
-        default=None, description="Credentials of the box; default: those that Google's tools find"
+        default=None,
+        description="Credentials of the box; default: those that Google's own tools use",
     )
 
 
 class AzureLend(LendSection):
-    """Credentials of the storage account in the options; the box signs as Azure's own tools find
-    it."""
+    """Temporary credentials for the storage account named in the options. The box signs in the way
+    Azure's own tools do."""
 
     kind: Literal["azure"]
 
@@ -83,7 +84,8 @@ Lend = Annotated[AwsLend | GcpLend | AzureLend, Field(discriminator="kind")]
 
 
 class AwsFederate(Section):
-    """Machines of these clouds show who they are, and are given a role of the store's own."""
+    """Machines of these clouds sign in to AWS with their own cloud's identity token, and assume a
+    role that may use the bucket."""
 
     kind: Literal["aws"]
     clouds: list[Literal["gcp", "azure"]] = Field(min_length=1)
@@ -92,7 +94,8 @@ class AwsFederate(Section):
 
 
 class GcpFederate(Section):
-    """As above: they are given tokens of a service account that may use the bucket."""
+    """Machines of these clouds sign in to Google Cloud with their own cloud's identity token, and
+    impersonate a service account that may use the bucket."""
 
     kind: Literal["gcp"]
     clouds: list[Literal["aws", "azure"]] = Field(min_length=1)
@@ -106,7 +109,8 @@ class GcpFederate(Section):
 
 
 class AzureFederate(Section):
-    """As above: they are given tokens of an application, or of an identity, of Entra."""
+    """Machines of these clouds sign in to Azure with their own cloud's identity token, as an
+    application or managed identity of Entra."""
 
     kind: Literal["azure"]
     clouds: list[Literal["aws", "gcp"]] = Field(min_length=1)
@@ -127,15 +131,15 @@ Federate = Annotated[AwsFederate | GcpFederate | AzureFederate, Field(discrimina
 
 
 class DatasetSection(Section):
-    """Data that jobs mount by name, as dataset://NAME, and that is brought to each region once."""
+    """Data that jobs mount by name, as dataset://NAME, and that is copied to each region once."""
 
     url: StoreUrl = Field(description="Store that has the whole data set")
     copies: list[StoreUrl] = Field(
         default=[],
         description="Stores that it may be copied to, each for machines of its region; the region "
-        "stands in [stores]",
+        "is set in [stores]",
     )
-    max_usd: Usd = Field(description="Maximum cost of one copy to a region; micro-USD once read")
+    max_usd: Usd = Field(description="Maximum cost of one copy to a region, in USD")
     size: Bytes | None = Field(
         default=None, description="Like 3TB; if set, placement includes the cost of copying it"
     )

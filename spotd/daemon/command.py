@@ -1,4 +1,4 @@
-"""`spotd`: run the daemon, look at its configuration, look after its database."""
+"""`spotd`: run the daemon, check its configuration, maintain its database."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
 )
-db = typer.Typer(help="The database.", rich_markup_mode=None)
+db = typer.Typer(help="Back up, restore, upgrade or downgrade the database.", rich_markup_mode=None)
 app.add_typer(db, name="db")
 
 
@@ -127,7 +127,7 @@ def downgrade(
 
 
 def _cost_of(schema: str, unattended_h: float) -> str:
-    """Return what keeps costing money while no spotd of this schema runs, or "" if nothing does."""
+    """Warn about machines that end while no spotd of this schema runs, or return ""."""
     if REVISIONS.index(schema) >= REVISIONS.index(RENEWING):
         return ""
     return (
@@ -165,7 +165,7 @@ def restore_(
     launched after the backup keep running and are listed. Also restore the master key (`spotd-key`
     in the state folder). When the daemon runs, check `spotctl orphans`, then run `spotctl
     quarantine release`. If another spotd uses the original database, or did so within the last two
-    minutes, this one stands still.
+    minutes, this one makes no changes.
 
     \b
     Example:

@@ -317,7 +317,7 @@ class Daemon:
             ),
         }
         for name, why in self.jump_hosts.why().items():
-            states[f"jump:{name}"] = why, f"the jump host of provider {name} lets us through again"
+            states[f"jump:{name}"] = why, f"the jump host of provider {name} responds again"
         self.condition_alerts.update(states)
 
     def keys(self, job_id: str) -> JobKeys:

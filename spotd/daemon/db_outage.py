@@ -1,6 +1,6 @@
-"""Alert, past the database, that the database accepts no writes.
+"""Alert directly, without the database, that the database accepts no writes.
 
-The outbox of alerts lies in that same database. Other alerts are sent when it works again.
+The outbox of alerts is in that same database. Other alerts are sent when it works again.
 """
 
 from __future__ import annotations

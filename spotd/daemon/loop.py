@@ -27,7 +27,7 @@ class Loop:
     """The reconcile loop on one thread. Effects go to `dispatch`; `poke` hints that a job is due.
 
     `progressed` is called after every completed round and while the store is unavailable. The loop
-    itself must feed the watchdog: another thread would go on when the loop hangs. `decided` gets
+    itself must feed the watchdog: another thread would continue when the loop hangs. `decided` gets
     the seconds that each round with decisions took.
     """
 
@@ -128,7 +128,7 @@ class Loop:
             if node.offer.provider not in self._context.providers:
                 stranded.setdefault(node.offer.provider, []).append(node.id)
         for name, ids in sorted(stranded.items()):
-            text = f"{not_configured(name)}, for what it still has may cost money: {', '.join(ids)}"
+            text = f"{not_configured(name)}; what it still has may cost money: {', '.join(ids)}"
             key = f"stranded:{name}"
             event = Event("stranded", text, severity=Severity.ERROR, alert=True, key=key)
             self._context.store.events.add("", event, self._context.clock.now_us())

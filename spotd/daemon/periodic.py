@@ -314,7 +314,7 @@ class PeriodicTasks:
     def _record_untold(self) -> None:
         """Record cloud notices and provider warnings that only this process has received.
 
-        This needs no lease: if this daemon was overtaken meanwhile, nobody else knows them.
+        This needs no lease: if this daemon was overtaken meanwhile, no other daemon knows them.
         """
         for queue in list(self._queues.values()):
             queue.record()

@@ -43,7 +43,7 @@ class Pool:
         self.change(providers)
 
     def change(self, providers: Iterable[str]) -> None:
-        """Create pools for new providers; those of removed ones finish what is queued."""
+        """Create pools for new providers; those of removed ones finish their queued calls."""
         configured = set(providers)
         with self._lock:
             for name in configured - self._clouds.keys():

@@ -38,13 +38,13 @@ Steps = Generator[Boundary, None, None]
 
 
 def claim_due(world: EffectContext, owner: str, limit: int) -> list[str]:
-    """Take up to `limit` due jobs; each is to be given to a pass."""
+    """Claim up to `limit` due jobs; the caller passes each to a pass."""
     lease_us = int(CLAIM_LEASE_S * 1e6)
     return world.store.jobs.claim(world.clock.now_us(), owner, limit, lease_us)
 
 
 def market_now(world: EffectContext, timing: Timing) -> Market:
-    """The market as stored, with what only the configuration knows."""
+    """Return the market as stored, with the facts that only the configuration has."""
     now_us = world.clock.now_us()
     market = world.store.market.load(now_us)
     lost = {offer.provider for offer in market.offers}.difference(world.providers)

@@ -38,8 +38,8 @@ def reload_for_user(
 ) -> list[str]:
     """Reload the configuration for the API, which has the audit, and return the changed keys.
 
-    Raises what `take_over` and the file's reader raise; then nothing has changed. systemd, the log
-    and an alert say the outcome.
+    Raises the errors of `take_over` and of the file's reader; then nothing has changed. systemd,
+    the log and an alert report the outcome.
     """
     notify_reloading()
     status = ""
@@ -58,7 +58,7 @@ def reload_for_user(
 
 
 def _describe(keys: list[str]) -> str:
-    return f"the configuration was read anew: {', '.join(keys) or 'nothing changed'}"
+    return f"the configuration was read again: {', '.join(keys) or 'nothing changed'}"
 
 
 def reload(
@@ -92,7 +92,7 @@ def reload(
 
 def _tell_refusal(error: Exception, store: Store, now_us: int) -> str:
     reason = " ".join(str(error).split()) or type(error).__name__
-    message = f"the configuration was not read anew, the one before stays in force: {reason}"
+    message = f"the configuration was not applied, the one before stays in force: {reason}"
     log.error(message, exc_info=None if isinstance(error, UserError | StoreError) else error)
     key = f"config:{socket.gethostname()}"
     event = Event("config", message, severity=Severity.ERROR, alert=True, key=key)

@@ -1,11 +1,11 @@
-"""Safe mode: limit a daemon that has crashed again and again.
+"""Safe mode: limit a daemon that has crashed repeatedly.
 
-Its crashes may be caused by what it does to machines, and each restart would do that again. After
-several bad starts within minutes it only observes, saves and terminates; it launches and starts
-nothing, and alerts. Safe mode ends after a quiet period, or when a person ends it.
+Its actions on machines may cause its crashes, and each restart would repeat them. After several bad
+starts within minutes it only observes, saves and terminates; it launches and starts nothing, and
+alerts. Safe mode ends after a quiet period, or when the operator ends it.
 
 Starts are counted in a file of the state folder, because the database may be the broken part. A
-start that ends normally, or with a refusal in words, is removed from the count.
+start that ends normally, or with an error message, is removed from the count.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class SafeMode:
         return self._clock.now_us() + int(left_s * S) if left_s else 0
 
     def leave(self) -> None:
-        """End safe mode because a person asked for it."""
+        """End safe mode at the operator's request."""
         self._end_s = 0.0
 
     def _left_s(self) -> float:

@@ -111,8 +111,8 @@ def check_deployment(store: Store, config: Config) -> None:
 def detect_moved_database(store: Store, file: Path, now_us: int) -> None:
     """Put a SQLite database that was moved or copied into quarantine, with an alert.
 
-    The original may still be in use, and nothing tells the two apart, so neither may terminate the
-    other's machines. A copy of the machine's whole disk is not detected. Raises StoreError.
+    The original may still be in use, and the two cannot be distinguished, so neither may terminate
+    the other's machines. A copy of the machine's whole disk is not detected. Raises StoreError.
     """
     with contextlib.suppress(OSError):
         store.deployment.record_home(_home_of(file), MOVED, now_us)
@@ -128,7 +128,7 @@ def _home_of(file: Path) -> int:
 def check_agents(store: Store) -> None:
     """Refuse to start if running agents speak an incompatible wire version. Raises UserError.
 
-    Nothing was done to the agents then; their training goes on.
+    The agents are not affected then; their training continues.
     """
     ours = wire.SPOKEN
     far = [node for node in store.nodes.active() if node.agent.wire and node.agent.wire not in ours]
@@ -143,9 +143,10 @@ def check_agents(store: Store) -> None:
 
 
 def advance_clock(clock: SystemClock, newest_us: int) -> None:
-    """Move our clock to the newest record.
+    """Move the daemon's clock to the newest record.
 
-    Otherwise leases, timers and calls of a daemon whose clock was ahead would bind us until then.
+    Otherwise leases, timers and calls of a daemon whose clock was ahead would block this one until
+    then.
     """
     behind_s = clock.not_before(newest_us + 1) / S
     if behind_s > 1:

@@ -1,7 +1,7 @@
 """Terminate machines without the database while it is unavailable.
 
-Only machines that were already terminating: that state never changes back, so no record is needed.
-Nothing else is done then, because everything else starts with a commit.
+It applies only to machines that were already terminating: that state never changes back, so no
+record is needed. Nothing else is done meanwhile, because everything else starts with a commit.
 """
 
 from __future__ import annotations

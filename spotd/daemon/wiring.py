@@ -1,6 +1,6 @@
 """Build the daemon's parts from its configuration: servers, alert sinks, leases, periodic tasks.
 
-Functions that take `config` as a callable read it anew at each use, because SIGHUP replaces it.
+Functions that take `config` as a callable read it at each use, because SIGHUP replaces it.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def reload_certificates(servers: Sequence[AnyServer]) -> None:
 
 
 def dashboard_facts(config: Config) -> DashboardFacts | None:
-    """Return what the doctor checks of the team's dashboard; None where there is none."""
+    """Return the facts that the doctor checks of the team's dashboard; None without a dashboard."""
     section = config.file.dashboard
     if not section.listen:
         return None
@@ -203,7 +203,7 @@ def store_reaches(config: Config, leases: CredentialLeases) -> list[StoreReach]:
 def bucket_settings_of(config: Config) -> dict[str, BucketSettings | str]:
     """Return each bucket's settings by URL, or the reason why they cannot be read.
 
-    Only buckets of clouds are read: what another server charges, its owner knows.
+    Only buckets of clouds are read: the prices of other servers are unknown.
     """
     settings: dict[str, BucketSettings | str] = {}
     for url in (url for url in _remote_stores(config) if config.store_access(url).cloud):

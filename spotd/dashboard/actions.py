@@ -47,7 +47,7 @@ def _released(context: PageContext, job: Data) -> list[Child]:
         return ["It has no machine now."]
     rate = money(sum(node["price_usd_per_h"] for node in nodes))
     machines = count(len(nodes), "machine is", "machines are")
-    saved: list[Child] = [f"Its program saves; then its {machines} given back ({rate}/h)."]
+    saved: list[Child] = [f"Its program saves; then its {machines} terminated ({rate}/h)."]
     checkpoint = job["last_checkpoint"]
     if checkpoint is None:
         return [*saved, "Nothing is saved yet. If this save fails, all its work is lost."]
@@ -65,7 +65,7 @@ def _pause(context: PageContext, job: Data) -> list[Child]:
     return [
         *_released(context, job),
         "Until it is resumed it rents nothing. Its checkpoints stay, at the price of their store.",
-        "To go on, it needs a machine that is free then, and the time to boot it.",
+        "To continue, it needs an available machine, and the time to boot it.",
     ]
 
 
@@ -77,7 +77,7 @@ def _resume(_: PageContext, job: Data) -> list[Child]:
     price = f" Its last ones cost {money(sum(last))}/h." if last else " The price is not known."
     return [
         f"It rents {count(job['num_nodes'], 'machine')} again, at the prices of then.{price}",
-        f"It goes on {step}. A budget that is used up refuses it.",
+        f"It continues {step}. If a budget is used up, this is refused.",
     ]
 
 

@@ -53,7 +53,7 @@ def _places(context: PageContext, placement: Data, name: str) -> Html | None:
     if not placement:
         return None
     if not placement["costs"]:
-        text = "Its file does not say how much there is to do (spotd.work), so places are compared "
+        text = "Its file does not say how much work there is (spotd.work), so places are compared "
         return el("p", text, "by their price: ", context.spotctl("why", name), cls="note")
     rows: list[list[Child]] = [
         [
@@ -70,7 +70,7 @@ def _places(context: PageContext, placement: Data, name: str) -> Html | None:
     caption = "Expected cost until it is done, by place and term"
     if hours := placement.get("assumed_h"):
         work = f"{hours:.0f} h of work"
-        caption = f"Expected cost of {work} by place and term: how much there is to do is not known"
+        caption = f"Expected cost of {work} by place and term: the amount of work is not known"
     return join(table(caption, _PLACES, rows), chosen, _deadline(context, placement["deadline"]))
 
 
@@ -86,7 +86,7 @@ def _deadline(context: PageContext, deadline: Data | None) -> Html | None:
     elif deadline["spare_s"] is None or deadline["spare_s"] < 0:
         status = f"cannot be promised; the earliest is {deadline['earliest'][:16]} UTC"
     else:
-        status = f"on-demand is asked for in {span(deadline['spare_s'])} at the latest"
+        status = f"on-demand is requested in {span(deadline['spare_s'])} at the latest"
     return el("p", "Deadline ", context.age(deadline["at"]), f": {status}.")
 
 

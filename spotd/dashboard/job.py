@@ -148,7 +148,7 @@ def _failure(context: PageContext, failure: Data | None) -> Html | None:
     """Return what failed last, its cause, and the last lines of its output."""
     if failure is None:
         return None
-    over = "; the job went on" if failure["over"] else ""
+    over = "; the job continued" if failure["over"] else ""
     when = (" (", context.age(failure["at"]), over, ")") if failure["at"] else (over,)
     told = el("p", el("strong", "Failure: "), failure["summary"], *when, cls="reason")
     if not failure["lines"] or failure["over"]:
@@ -164,7 +164,7 @@ def _next_command(context: PageContext, job: Data) -> Html:
     if job["outcome"]:
         return join("Its file: ", context.spotctl("show", job["name"], "--file"))
     if job["desired"] == "pause":
-        return join("To go on: ", context.spotctl("resume", job["name"]))
+        return join("To continue: ", context.spotctl("resume", job["name"]))
     return join("To hold it: ", context.spotctl("pause", job["name"]))
 
 

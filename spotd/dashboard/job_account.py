@@ -101,7 +101,7 @@ def _uses(report: Data) -> Html:
         for use in report["hours"]
     ]
     sums = ["machines", f"{report['billed_node_hours']:,.3f} h", money(total_usd), "", ""]
-    return table("What the hours went into", _USES, rows, "No machine ran yet.", sums=sums)
+    return table("Use of the hours", _USES, rows, "No machine ran yet.", sums=sums)
 
 
 def _instead(row: Data) -> list[Child]:

@@ -107,7 +107,7 @@ class LoginEndpoints:
             return self._form(then, "No identity provider is configured.", 404)
         address = _address(request)
         if (wait_s := self._starts.wait_s(address)) > 0:
-            return self._wait(then, "Too many logins have begun", wait_s)
+            return self._wait(then, "Too many logins were started", wait_s)
         self._starts.add(address)
         try:
             url, browser = await run_in_threadpool(self._oidc.begin, then)

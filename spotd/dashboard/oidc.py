@@ -82,9 +82,9 @@ class OidcLogin:
             pending = self._pending.pop(query.get("state", ""), None)
         in_time = pending is not None and pending.ends_s > self._clock.monotonic_s()
         if pending is None or not in_time:
-            raise _refused("this login has ended, or did not begin here")
+            raise _refused("this login has expired, or did not start here")
         if not hmac.compare_digest(pending.browser.encode(), browser.encode()):
-            raise _refused("this login did not begin in this browser")
+            raise _refused("this login did not start in this browser")
         return pending
 
     def finish(self, query: Mapping[str, str], pending: PendingLogin) -> Person:
@@ -153,25 +153,25 @@ class OidcLogin:
             raise _refused(f"the identity provider gives no {section.name_claim}")
         if not isinstance(name, str) or not is_person(name):
             text = f"{section.name_claim}: {str(name)[:100]!r} is not possible as a person's name"
-            raise _refused(text, "ask who runs spotd to set dashboard.oidc.name_claim")
+            raise _refused(text, "ask the operator of spotd to set dashboard.oidc.name_claim")
         uses_email = "email" in (section.name_claim, section.role_claim)
         if uses_email and not section.trust_email and not _is_verified(claims):
             text = f"the identity provider has not verified the address {name[:100]}"
-            raise _refused(text, "verify it there; or who runs spotd sets trust_email")
+            raise _refused(text, "verify it there; or the operator of spotd sets trust_email")
         if account := section.users.get(name):
             if not is_person(account):
-                raise _refused(f"{name} may not log in as {account}", "ask who runs spotd")
+                raise _refused(f"{name} may not log in as {account}", "ask the operator of spotd")
             return Person(account, account=True)
         value = claims.get(section.role_claim)
         given = value if isinstance(value, list) else [value]
         values = {str(one) for one in given if isinstance(one, str) or type(one) is int}
         admin, viewer = values & {*section.admins}, values & {*section.viewers}
         if not (admin or viewer):
-            raise _refused(f"{name[:100]} may not log in here", "ask who runs spotd")
+            raise _refused(f"{name[:100]} may not log in here", "ask the operator of spotd")
         # Somebody else's name at the provider must not become a user of the box in the audit.
         if uid_of(name) >= 0:
             text = f"{name[:100]} is also the name of a user of the box"
-            raise _refused(text, "ask who runs spotd to set dashboard.oidc.users")
+            raise _refused(text, "ask the operator of spotd to set dashboard.oidc.users")
         return Person(name, role="admin" if admin else "viewer")
 
     def _session(self) -> Any:

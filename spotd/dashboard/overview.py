@@ -168,7 +168,9 @@ def _attention(context: PageContext, data: OverviewData, events: list[Data] | No
     """Return what somebody should check, most severe first. Missing data counts as a problem."""
     rows: list[Child] = []
     if contested := (data.health or {}).get("contested"):
-        rows.append((sign("error"), f" It stands still: {contested} ", context.spotctl("doctor")))
+        rows.append(
+            (sign("error"), f" It makes no changes: {contested} ", context.spotctl("doctor"))
+        )
     for status, name in ((data.safe_mode, "safe mode"), (data.quarantine, "quarantine")):
         if status and status["active"]:
             word = name.replace(" ", "-")
@@ -176,10 +178,14 @@ def _attention(context: PageContext, data: OverviewData, events: list[Data] | No
     held = data.orphans["items"] if data.orphans else []
     if held:
         things = count(len(held), "thing is", "things are")
-        rows.append((sign("error"), f" {things} paid for and wanted by no job ",
+        rows.append((sign("error"), f" {things} paid for and needed by no job  ",
                      context.spotctl("orphans")))  # fmt: skip
     rows += [
-        (sign("warning"), f" What lies in {provider} is not known here ", context.spotctl("doctor"))
+        (
+            sign("warning"),
+            f" The contents of {provider} are not known here ",
+            context.spotctl("doctor"),
+        )
         for provider in (data.orphans["unswept"] if data.orphans else ())
     ]
     since = (context.now - timedelta(seconds=DAY_S)).isoformat()
@@ -208,7 +214,7 @@ def _attention(context: PageContext, data: OverviewData, events: list[Data] | No
     if not rows:
         complete = len(ended) < MOST_LOOKED_AT or (ended[-1]["finished_at"] or "") <= since
         scope = "in the last day" if complete else f"of the last {MOST_LOOKED_AT} that ended"
-        message = f"Nothing asks for a person: no alert, no leak, no failed job {scope}."
+        message = f"Nothing needs attention: no alert, no leak, no failed job {scope}."
         return card("attention", "Attention", el("p", sign_ok(), f" {message}", cls="empty"))
     return card("attention", "Attention", el("ul", *(el("li", row) for row in rows), cls="rows"))
 

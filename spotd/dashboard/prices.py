@@ -49,7 +49,9 @@ def body(
     history_by_key = {row["key"]: row for row in (history or {"items": []})["items"]}
     rows = [_row(offer, history_by_key.get(offer["key"]), context.now) for offer in offers["items"]]
     keys = [offer["key"] for offer in offers["items"]]
-    empty_text = join("No cloud sells what fits. What each answers: ", context.spotctl("doctor"))
+    empty_text = join(
+        "No cloud offers a machine that fits. Answers of the clouds: ", context.spotctl("doctor")
+    )
     shown = f"{count(offers['total'], 'offer')}, the cheapest GPU first"
     not_shown = offers["total"] - len(rows)
     note = join(

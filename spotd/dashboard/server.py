@@ -80,12 +80,12 @@ class RequestCheck:
     def _refusal(self, request: Request) -> Response | None:
         headers = request.headers
         if headers.get("host", "") not in self._hosts:
-            return _no(421, "this is answered under the address alone that it was started with")
+            return _no(421, "these pages are served only at the address that the command printed")
         if headers.get("origin", "") not in {"", *self._origins}:
-            return _no(403, "pages of others may not ask")
+            return _no(403, "requests from other sites are refused")
         from_other_site = headers.get("sec-fetch-site", "none") in ("cross-site", "same-site")
         if from_other_site and headers.get("sec-fetch-mode") != "navigate":
-            return _no(403, "pages of others may not ask")
+            return _no(403, "requests from other sites are refused")
         token = request.scope["path"].split("/")[1].encode()
         if not hmac.compare_digest(token, self._token):
             return _no(403, "not the address that spotctl dashboard printed")

@@ -65,7 +65,7 @@ def warnings(budgets: Data | None) -> list[Child]:
             at = (budget["used_up_at"] or "")[:16].replace("T", " ")
             when = f", used up {at} UTC" if at else ""
             forecast = money(budget["forecast_usd"])
-            text = f" Budget {budget['name']} is to be {forecast} of {money(limit)}"
+            text = f" Budget {budget['name']} is expected to reach {forecast} of {money(limit)}"
             rows.append((sign("warning"), f"{text}{when}"))
     return rows
 
@@ -100,7 +100,7 @@ def card_of(
         el(
             "div",
             table("Cost by day, the last 14 of this month", _DAYS, rows, "Nothing was spent yet."),
-            table("Cost by whom and where", _SUMS, sums, "") if sums else None,
+            table("Cost by user and place", _SUMS, sums, "") if sums else None,
             cls="side",
         ),
         note=note,

@@ -104,9 +104,9 @@ class TeamGate:
         """Refuse requests for another host, in the clear, or from a page of another site."""
         headers = request.headers
         if headers.get("host", "").lower() not in self._hosts:
-            return _no(421, f"this is answered as {self._url} alone")
+            return _no(421, f"these pages are served only at {self._url}")
         if request.scope["scheme"] != self._scheme:
-            return _no(403, f"this is answered over {self._scheme} alone: {self._url}")
+            return _no(403, f"these pages are served only over {self._scheme}: {self._url}")
         if request.method not in ("GET", "HEAD", "POST"):
             response = _no(405, "there is GET and POST")
             response.headers["Allow"] = "GET, HEAD, POST"
@@ -123,7 +123,7 @@ class TeamGate:
         link = headers.get("sec-fetch-mode") == "navigate"
         link = link and headers.get("sec-fetch-dest", "document") == "document"
         if headers.get("origin", self._url) != self._url or (foreign and not link):
-            return _no(403, "pages of others may not ask")
+            return _no(403, "requests from other sites are refused")
         return None
 
     async def _enter(self, request: Request) -> Response | None:
@@ -240,7 +240,7 @@ class ActionEndpoints:
     def _confirm(self, name: str, request: Request) -> Response:
         client, title = self._logins.client(request.scope["person"]), actions.ACTIONS[name].title
         if name not in request.scope["visitor"].allowed:
-            text = f"{request.scope['visitor'].name} may look but not change anything."
+            text = f"{request.scope['visitor'].name} may read but not change anything."
             return self._page(request, title, el("p", text, cls="reason"), 403)
         try:
             job = client.call(routes.SHOW_JOB(job=request.path_params["job"]))

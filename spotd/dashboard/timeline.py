@@ -27,7 +27,7 @@ _MACHINES = (
 _PARTS = {
     "detect_s": ("Notice", "From the notice, or the last sign of life, until spotd knew"),
     "request_s": ("Decide", "Until the next machine was requested"),
-    "instance_s": ("Grant", "Until its cloud gave it"),
+    "instance_s": ("Grant", "Until its cloud granted it"),
     "agent_s": ("Boot", "Until its agent spoke"),
     "ready_s": ("Prepare", "Until code and setup were ready"),
     "claim_s": ("Claim", "Until the job was handed over by the old machine, which saves before"),
@@ -153,10 +153,10 @@ def _hand_overs(job: Data) -> Html:
         for hand_over in reversed(hand_overs)
     ]
     empty = "It has not gone on with another machine yet."
-    hand_over_table = table("What each hand-over took, part by part", _HAND_OVERS, rows, empty)
+    hand_over_table = table("Duration of each hand-over, part by part", _HAND_OVERS, rows, empty)
     if not any(hand_over["overlap"] for hand_over in hand_overs):
         return hand_over_table
-    note = "With a notice the old machine trains on meanwhile, until the new one takes over."
+    note = "After a notice the old machine keeps training, until the new one takes over."
     return join(hand_over_table, el("p", note, cls="note"))
 
 

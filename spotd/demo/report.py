@@ -187,7 +187,7 @@ def write_report(folder: Path, evidence: Evidence) -> None:
     (folder / "report.html").write_text(_page(evidence, list(images.values()), data))
 
 
-HEADINGS = ("machine", "lost by", "asked", "instance", "SSH", "1st step", "gap", "lost")
+HEADINGS = ("machine", "lost by", "request", "instance", "SSH", "1st step", "gap", "lost")
 
 
 def recovery_rows(recoveries: Sequence[Recovery]) -> list[tuple[str, ...]]:
@@ -243,11 +243,11 @@ def checks(evidence: Evidence) -> list[tuple[bool, str]]:
             "final weights and optimizer equal the uninterrupted run's, bit for bit",
         ),
         (evidence.losses_equal, f"so do the losses of all {steps} steps"),
-        (lost_with_notice == 0, f"{lost_with_notice} steps lost where there was a notice"),
+        (lost_with_notice == 0, f"{lost_with_notice} steps lost after a notice"),
         (
             lost_by_death <= LOST_MAX_STEPS,
             (
-                f"{lost_by_death} steps lost by a sudden death: "
+                f"{lost_by_death} steps lost after a sudden death: "
                 f"at most {LOST_MAX_STEPS} since a checkpoint"
             ),
         ),
@@ -255,10 +255,10 @@ def checks(evidence: Evidence) -> list[tuple[bool, str]]:
             commits == 0 and evidence.zombie_fenced,
             f"the frozen machine woke up and was fenced: {commits} commits accepted",
         ),
-        (orphan_s == 0, f"{orphan_s:g} machine-seconds leaked, by the clouds' own meters"),
+        (orphan_s == 0, f"{orphan_s:g} machine-seconds leaked, by the clouds' own records"),
         (
             slowest_s <= MAX_RELEASE_DELAY_S,
-            f"machines not wanted any more ended within {slowest_s:.2f} s",
+            f"machines that were no longer needed ended within {slowest_s:.2f} s",
         ),
     ]
 
@@ -306,13 +306,16 @@ def _money(evidence: Evidence) -> str:
     return (
         f"{format_usd(cost['spend_usd'])} paid; the same training on demand: "
         f"{format_usd(cost['on_demand_usd'])} "
-        f"at the prices of the places it fled to, {format_usd(cost['on_demand_best_usd'])} in the "
-        "cheapest place (pretend prices: nothing was rented)"
+        f"at the prices of the places it moved to, {format_usd(cost['on_demand_best_usd'])} in the "
+        "cheapest place (made-up prices: nothing was rented)"
     )
 
 
 def summary_lines(evidence: Evidence) -> list[str]:
     """Return the checks, the cost and the time, for the terminal."""
     check_lines = [f"{'✔' if passed else '✘'} {text}" for passed, text in checks(evidence)]
-    time_text = f"{evidence.wall_s:.0f} s for the preempted job; the undisturbed one came on top"
+    time_text = (
+        f"{evidence.wall_s:.0f} s for the preempted job, and additional time for the "
+        "uninterrupted one"
+    )
     return [*check_lines, _money(evidence), time_text]

@@ -20,9 +20,9 @@ from providers.dollars import format_usd
 # Kinds of events that are shown; `spotctl events` shows all.
 SHOWN_EVENTS = {
     "requested", "launched", "chosen", "training", "notice", "lost", "recovered", "released",
-    "fenced", "succeeded", "failed", "crashed", "gone", "claimed", "zombie", "strike", "demo",
+    "fenced", "succeeded", "failed", "crashed", "gone", "claimed", "zombie", "fault", "demo",
 }  # fmt: skip
-STYLES = {"notice": "yellow", "lost": "red", "strike": "bold red", "zombie": "magenta"}
+STYLES = {"notice": "yellow", "lost": "red", "fault": "bold red", "zombie": "magenta"}
 STYLES |= {"recovered": "bold green", "succeeded": "bold green", "demo": "bold"}
 LINES = 14
 

@@ -133,7 +133,7 @@ class DemoRun:
             self._pause(job_id, FAULT_AFTER_S + jitter_s)
             location = f"{node['provider']}/{node['zone']}"
             self.screen.add_event(
-                "strike", f"machine {number} of the job, in {location}, {fault.text}"
+                "fault", f"machine {number} of the job, in {location}, {fault.text}"
             )
             self.box.preempt(str(node["instance_id"]), **fault.request_body())
             if fault.thaw_after_s is not None:

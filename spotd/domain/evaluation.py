@@ -23,7 +23,7 @@ _SUITE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 class EvaluationError(ValueError):
-    """A measurement that cannot be one: which field, what is wrong with it, what to write."""
+    """An invalid measurement, with the field, the problem and the fix."""
 
     def __init__(self, field: str, message: str, fix: str) -> None:
         super().__init__(f"{field}: {message}; {fix}")
@@ -102,7 +102,7 @@ def _count(data: Mapping[str, Any], name: str, most: int) -> int:
 
 
 def _number(data: Mapping[str, Any], name: str, most: float, fix: str) -> float:
-    """0.0 where it is not there: what was measured is above 0."""
+    """Return the number, or 0.0 if it is missing: measured values are above 0."""
     value = data.get(name)
     if value is None:
         return 0.0

@@ -10,7 +10,7 @@ from providers.base import SPARSE
 
 
 class Severity(str, Enum):
-    """How urgent an event is, and for whom."""
+    """The urgency of an event."""
 
     DEBUG = "debug"
     INFO = "info"

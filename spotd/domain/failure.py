@@ -36,7 +36,7 @@ _ENDS = {
 
 @dataclass(frozen=True)
 class Failure:
-    """One failure of a machine or of what ran on it.
+    """One failure of a machine, or of the program on it.
 
     `cause` is one line; `recognised` is False where it is only the last line of the output. `lines`
     are the last ones of the output.
@@ -62,12 +62,12 @@ class Failure:
 
     @property
     def label(self) -> str:
-        """The cause; called the last line where it is no more than that."""
+        """Return the cause, labelled as the last line if it is only that."""
         return self.cause if self.recognised or not self.cause else f'last line: "{self.cause}"'
 
 
 def describe_exit(node: Node) -> str:
-    """Return what failed on a node whose program, or whose attempt to run one, ended."""
+    """Describe the failure of a node whose program ended or could not be started."""
     code = node.training.exit_code
     part = _part(node, FailedPart.PROGRAM)
     if part in PART_FAILED:
@@ -111,9 +111,9 @@ def failure_of(node: Node) -> Failure | None:
 
 
 def newest_failure(nodes: Iterable[Node]) -> Failure | None:
-    """Return the newest failure of a job; a refusal of the cloud only where nothing else failed.
+    """Return the newest failure of a job; a refusal of the cloud only if nothing else failed.
 
-    Of a gang that failed together, the rank that failed first is the cause.
+    If the ranks of a gang failed together, the rank that failed first is the cause.
     """
     failures = [failure for node in nodes if (failure := failure_of(node)) is not None]
     if not failures:

@@ -21,19 +21,21 @@ class DrillKind(str, Enum):
 
 
 SAYS = {
-    DrillKind.SIGTERM: "its program gets SIGTERM, saves and ends; another machine goes on",
+    DrillKind.SIGTERM: "its program gets SIGTERM, saves and ends; another machine continues",
     DrillKind.NOTICE: f"its agent hears of a preemption in {NOTICE_S:.0f} s that is none; another "
     "machine takes over",
-    DrillKind.KILL: "its program is killed (-9); another machine goes on from the last checkpoint",
-    DrillKind.AGENT: "its agent is killed (-9) and started again; the program trains on",
-    DrillKind.MACHINE: "its machine is ended without a word; another one goes on from the last "
+    DrillKind.KILL: (
+        "its program is killed (-9); another machine continues from the last checkpoint"
+    ),
+    DrillKind.AGENT: "its agent is killed (-9) and started again; the program keeps training",
+    DrillKind.MACHINE: "its machine is ended without a notice; another one continues from the last "
     "checkpoint",
 }
 SAVES = frozenset({DrillKind.SIGTERM, DrillKind.NOTICE})  # nothing may be lost
 
 
 class DrillEnd(str, Enum):
-    """The result. As far as known, a drill that was called off injected nothing."""
+    """The result. As far as known, a cancelled drill injected nothing."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -61,7 +63,8 @@ class Findings:
 class FaultDrill:
     """One drill. Times are microseconds since the epoch, 0 if that has not happened.
 
-    It is aimed when the record says which node it will hit, and injects the fault only then.
+    The node that it will hit is recorded (`aimed_at_us`) before the fault is injected
+    (`struck_at_us`).
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""Diagnoses of training by name: what spotd does about each, and what a person can try.
+"""Diagnoses of training by name, with spotd's reaction to each and advice for the user.
 
 `spotctl why` prints them. The rules are planner/rules/apply_observations.py, slow_training.py and
 finish_job.py.
@@ -15,7 +15,7 @@ HUNG = "hung"  # ended, with stacks
 HUNG_HERE = "hung_here"  # seen on a machine without rank 0, and only reported
 GPU = "gpu"  # a GPU has failed, and what ran was ended
 GPU_NOTED = "gpu_noted"
-UNFIT = "unfit"  # the machine came up unwell
+UNFIT = "unfit"  # the machine is not fit to train on
 MOUNT_LOST = "mount_lost"  # of a bucket: who serves it has died
 MOUNT_FAILING = "mount_failing"
 NAN_AFTER_RESUME = "nan_after_resume"
@@ -32,7 +32,7 @@ _UNWELL = {"hung": HUNG, "machine": UNFIT, "mount": MOUNT_LOST}
 
 
 def of_unwell(what: str) -> str:
-    """The verdict's name for what the journal calls unwell."""
+    """Return the verdict that an `unwell` entry of the journal names."""
     return _UNWELL.get(what, GPU)
 
 
@@ -72,8 +72,8 @@ class Setbacks:
 class Advice:
     """The texts about a diagnosis.
 
-    `title` names it, `does` is what spotd does, `attempt` what a person can try. `alert`: its user
-    is notified at once. `stops`: the job stops for a person.
+    `title` names it, `does` is spotd's reaction, `attempt` is advice for the user. `alert`: the
+    user is notified at once. `stops`: the job stops until the user acts.
     """
 
     title: str
@@ -83,104 +83,111 @@ class Advice:
     stops: bool = False
 
 
-_HERE = "the program begins again on this machine, once, from its last checkpoint"
-_CHARGED = "the second time is charged to max_restarts_on_errors, and another machine goes on"
-_GANG = "with several machines it is charged to max_restarts_on_errors, and all begin anew"
-_OTHER = "another machine takes over from the last checkpoint, uncharged; this offer is left alone"
+_HERE = "the program is restarted on this machine, once, from its last checkpoint"
+_CHARGED = "the second time is charged to max_restarts_on_errors, and another machine continues"
+_GANG = "with several machines it is charged to max_restarts_on_errors, and all restart"
+_OTHER = (
+    "another machine takes over from the last checkpoint, uncharged; this offer gets a cooldown"
+)
 ADVICE: Mapping[str, Advice] = {
     HUNG: Advice(
         "training hangs",
         f"{_HERE}; {_CHARGED}; {_GANG}",
-        "the stacks below: a rank outside of the collective that the others wait in is the one to "
-        "look at; a data loader that waits needs a timeout of its own",
+        "see the stacks below: if one rank is outside of the collective in which the others wait, "
+        "examine that rank; if a data loader waits, give it a timeout",
     ),
     HUNG_HERE: Advice(
-        "training hangs, seen on a machine without rank 0",
-        "nothing by itself: the agent of rank 0 ends it, by its own look",
-        "the stacks below, beside those of rank 0",
+        "training hangs, detected on a machine without rank 0",
+        "nothing: the agent of rank 0 detects it itself and ends the program",
+        "compare the stacks below with those of rank 0",
         alert=False,
     ),
     PEERS: Advice(
-        "ranks wait for those of other machines, and soon give up",
+        "ranks wait for ranks of other machines, and soon give up",
         "nothing by itself: when torch gives up, the program ends, which is charged to "
-        "max_restarts_on_errors, and the gang begins anew",
-        "what the machines that are missing do (`spotctl show`, `spotctl logs`): a setup that "
-        "takes long, or a network between them that lets nothing through; a longer "
-        "spotd.peer_timeout, where it is the step that takes so long",
+        "max_restarts_on_errors, and the gang restarts",
+        "check the missing machines (`spotctl show`, `spotctl logs`): their setup may take long, "
+        "or the network between them may block traffic; if a step takes that long, set a longer "
+        "spotd.peer_timeout",
     ),
     GPU: Advice(
         "a GPU has failed",
         f"{_OTHER}; after a memory error that was contained, {_HERE}",
-        "nothing, unless it comes on every machine: then the program's own use of memory",
+        "nothing; if it happens on every machine, check the program's own use of memory",
     ),
     GPU_NOTED: Advice(
-        "a GPU reports something",
-        "nothing: training goes on",
+        "a GPU reports a problem",
+        "nothing: training continues",
         "Xid 13, 31 and 43 are usually the program's own: run it with CUDA_LAUNCH_BLOCKING=1 or "
-        "compute-sanitizer; heat and power are the cloud's: another machine, if it is slow",
+        "compute-sanitizer; heat and power depend on the cloud: if the machine is slow, move "
+        "the job",
         alert=False,
     ),
     UNFIT: Advice(
-        "the machine came up unwell", _OTHER, "nothing; another image, if it comes on each"
+        "the machine is not fit to train on",
+        _OTHER,
+        "nothing; if it happens on each machine, use another image",
     ),
     MOUNT_LOST: Advice(
         "the mount of a bucket was lost",
-        "it is made anew at once, up to three times on a machine; a program that fails meanwhile "
-        f"has not failed by itself: {_HERE}, or another machine takes over, uncharged",
-        "the end of mount-0.log (`spotctl logs --stream mount-0`); mode: COPY, where the data fits "
-        "the disk",
+        "it is mounted again at once, up to three times on a machine; a program that fails "
+        f"meanwhile is not charged: {_HERE}, or another machine takes over",
+        "see the end of mount-0.log (`spotctl logs --stream mount-0`); if the data fits the disk, "
+        "use mode: COPY",
     ),
     MOUNT_FAILING: Advice(
         "a mounted bucket cannot be read",
-        "nothing by itself: rclone tries again, and then the program's read fails; a program that "
-        "ends of it is charged to max_restarts_on_errors, as for any data that is not there",
-        "whether the bucket answers (`spotctl doctor`), and the keys in its [stores]; MOUNT_CACHED "
-        "or COPY read less over the line",
+        "nothing by itself: rclone tries again, and then the program's read fails; if the program "
+        "ends because of it, that is charged to max_restarts_on_errors, as for any missing data",
+        "check that the bucket answers (`spotctl doctor`), and the keys in its [stores]; "
+        "MOUNT_CACHED and COPY read less over the network",
     ),
     NOT_RESUMED: Advice(
         "the program has not resumed from its checkpoint",
-        "nothing by itself: the program trains on, and the restored checkpoint stays",
+        "nothing by itself: the program keeps training, and the restored checkpoint stays",
         "let the program load the newest checkpoint, whose path is in SPOTD_RESUME: for "
         "transformers trainer.train(resume_from_checkpoint=...), for Lightning ckpt_path; "
         "docs/any-script.md has whole examples",
     ),
     NAN: Advice(
-        "the losses are not numbers",
-        "the job saves what it can and stops for you: another machine would come to the same end",
-        "a checkpoint from before it (`spotctl show` lists them), a lower learning rate, gradient "
-        "clipping, bf16 instead of fp16; then submit it again",
+        "the losses are not finite",
+        "the job saves as much as possible and stops, because another machine would not help",
+        "use an earlier checkpoint (`spotctl show` lists them), a lower learning rate, gradient "
+        "clipping, or bf16 instead of fp16; then submit it again",
         stops=True,
     ),
     NAN_AFTER_RESUME: Advice(
-        "the losses are not numbers since the resume",
-        "where the program does not go back by itself, the next machine resumes from the "
+        "the losses have not been finite since the resume",
+        "unless the program itself rolls back, the next machine resumes from the "
         "checkpoint before that one, once, charged to max_restarts_on_errors",
-        "if it goes on: a checkpoint from long before it",
+        "if it continues: resume from a much older checkpoint",
     ),
     STEPPED_BACK: Advice(
-        "a checkpoint is stepped back from",
+        "a checkpoint is skipped",
         "the next machines resume from the one before it; it is retained, as a pin suspect-STEP; "
-        "if that ends alike, the job goes down by max_restarts_on_errors",
-        "what the program printed when it crashed: `spotctl logs`; if you do not need the "
-        "checkpoint: spotctl ckpt unpin",
+        "if that fails too, the failure is charged to max_restarts_on_errors",
+        "read what the program printed when it crashed: `spotctl logs`; if you do not need the "
+        "checkpoint, run spotctl ckpt unpin",
     ),
     LOSS_SPIKE: Advice(
         "the loss has jumped",
-        "nothing: most come back by themselves",
-        "if it stays: the checkpoint before it, past those batches, or a lower learning rate",
+        "nothing: most losses recover by themselves",
+        "if it stays: resume from the checkpoint before it and skip those batches, or use a lower "
+        "learning rate",
         alert=False,
     ),
     STRAGGLER: Advice(
         "one rank holds up the others",
         "saves at once; when it is reported again, the job moves to another machine and continues "
         "until that is ready, at most once in two hours",
-        "its machine, if it stays with one; its share of the data, if it stays with one rank",
+        "if the problem follows the machine, the machine is slow; if it follows the rank, check "
+        "that rank's share of the data",
     ),
     SLOW: Advice(
         "training is slow",
-        "saves at once; if it stays slow, the job moves to another machine and trains on until "
-        "that is ready, at most once in two hours",
-        "the figures of use below; other work on the same store or disk",
+        "saves at once; if it stays slow, the job moves to another machine and keeps training "
+        "until that is ready, at most once in two hours",
+        "see the utilization below; check for other work on the same store or disk",
     ),
 }
 
@@ -200,13 +207,13 @@ class Utilization:
 
     @property
     def cause(self) -> str:
-        """Why GPUs that are not busy are likely not: the larger wait, where one is a large part of
-        what is missing."""
+        """Return the likely cause of idle GPUs: the larger wait, if it is a large part of the idle
+        time."""
         if self.gpu is None or self.gpu >= IDLE_BELOW:
             return ""
         waits = {
-            "it waits for data: more loader workers, a nearer or a cached data set": self.data,
-            "it waits for checkpoints: a longer cadence, or a nearer store": self.save,
+            "it waits for data: use more loader workers, or a nearer or cached data set": self.data,
+            "it waits for checkpoints: use a longer interval, or a nearer store": self.save,
         }
         known = {text: share for text, share in waits.items() if share is not None}
         if not known:
@@ -243,7 +250,7 @@ def use_of(windows: list[Mapping[str, Any]]) -> Utilization | None:
 
 
 def follows(kind: str, data: Mapping[str, Any], num_nodes: int) -> str:
-    """Return what spotd does about this one, if its data decide between several reactions."""
+    """Return spotd's reaction to this diagnosis, if its data decide between several."""
     if kind in (HUNG, GPU, MOUNT_LOST) and "again" in data:
         if data["again"]:
             return _HERE

@@ -18,7 +18,7 @@ class BakedImage:
     """An image that machines can start from.
 
     `region` is "" if it is available in all of the provider's regions. `setup` is the digest of
-    what was set up (`planner.core.image_build.setup_digest`).
+    its setup (`planner.core.image_build.setup_digest`).
     """
 
     name: str

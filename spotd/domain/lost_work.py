@@ -1,4 +1,4 @@
-"""The work that is lost when a job goes on with another attempt: steps, time and money."""
+"""Compute the work that is lost when a job continues in another attempt: steps, time and money."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ LEAST_S = 1.0  # of a script's time: between its last save and its end is always
 class TrainedAttempt:
     """The training of one attempt, on the machine of rank 0; times in microseconds.
 
-    `began_us` is its first step, or when its script was started. `ended_us` is when it had given
-    its work back, else its last message. `resumed_step` is the step of the checkpoint that it
-    resumed from; None: not on record. `microusd_per_h` is the price of all machines of the attempt.
-    `failed`: its program failed by itself. `anew`: it was seen not to go on from its checkpoint.
+    `began_us` is its first step, or the start of its script. `ended_us` is its release, otherwise
+    its last message. `resumed_step` is the step of the checkpoint that it resumed from; None: not
+    on record. `microusd_per_h` is the price of all machines of the attempt. `failed`: its program
+    failed by itself. `anew`: its program was observed to ignore its checkpoint.
     """
 
     generation: int
@@ -69,8 +69,8 @@ def _attempt_of(node: Node, num_nodes: int) -> TrainedAttempt:
 class HandOver:
     """The attempt before, and when the newest checkpoint was saved that the next one can use.
 
-    `saved_at_us` is 0 if there is none. `kept_s` is the time of the work that the old attempt
-    itself went on from. `reports_steps`: the program saves with our engine, and reports each step.
+    `saved_at_us` is 0 if there is none. `kept_s` is the time of the work from which the old attempt
+    itself resumed. `reports_steps`: the program saves with spotd's engine, and reports each step.
     """
 
     old: TrainedAttempt
@@ -88,7 +88,7 @@ class HandOver:
 class LostWork:
     """Work that has to be done again. None: not known.
 
-    `anew`: nothing of the work before was kept, so that the program begins anew.
+    `anew`: no earlier work was kept, so the program starts from the beginning.
     """
 
     steps: int | None
@@ -108,9 +108,9 @@ def lost_work(
 
     A program that reports steps loses those after the checkpoint; their time is that of the old
     attempt's steps on average, saves and pauses included. A script loses the time from its newest
-    save, or from its start, to its end. What it keeps elsewhere is not known to spotd, unless both
-    attempts print the numbers of their steps: `printed` is the new one's. `anew`: it was seen not
-    to go on from that save; then it loses all work.
+    save, or from its start, to its end. spotd does not know of saves elsewhere, unless both
+    attempts print the numbers of their steps: `printed` are the new one's. `anew`: the program was
+    observed to ignore that save; then it loses all work.
     """
     old = hand_over.old
     repeated_s = None if anew or hand_over.saved_at_us else _repeated_s(hand_over, printed or {})
@@ -132,7 +132,7 @@ def lost_work(
 
 
 def _repeated_s(hand_over: HandOver, printed: PrintedSteps) -> float | None:
-    """Return the time of the old attempt's printed steps from where the new one goes on."""
+    """Return the time of the old attempt's printed steps that the new one repeats."""
     old = hand_over.old
     key = main_series(old.printed)
     if not key or key not in printed:
@@ -149,7 +149,7 @@ def _priced(old: TrainedAttempt, steps: int | None, seconds: float, *, anew: boo
 
 
 def describe_lost_work(lost: LostWork) -> str:
-    """Return one clause: what is lost, in steps, time and dollars."""
+    """Describe the lost steps, time and dollars in one clause."""
     if lost.seconds is None:
         return "what it lost is not known"
     if not lost.steps and lost.seconds < LEAST_S:
@@ -157,4 +157,4 @@ def describe_lost_work(lost: LostWork) -> str:
     steps = "" if lost.steps is None else f"{lost.steps:,} step{'s'[: lost.steps != 1]}, "
     usd = "" if lost.microusd is None else f" ({format_microusd(lost.microusd)})"
     work = f"{steps}{format_seconds(lost.seconds)} of work{usd}"
-    return f"it begins anew: {work} is lost" if lost.anew else f"lost: {work}"
+    return f"it starts from the beginning: {work} is lost" if lost.anew else f"lost: {work}"

@@ -1,4 +1,4 @@
-"""A rented machine: what was decided about it and what was observed, and its preemption notices."""
+"""A rented machine: the decisions about it, the observations of it, and its preemption notices."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ class BakeStatus:
 class Node:
     """A rented or requested machine. `offer` has today's cost.
 
-    Decisions are `state`, `chosen`, `departure` and what is armed of `call`; the store writes each
+    Decisions are `state`, `chosen`, `departure` and the armed part of `call`; the store writes each
     field into the column of its name.
     """
 

@@ -24,9 +24,9 @@ class Prerequisite:
 class NodeLifetime:
     """The life of one requested machine so far; a time is 0 if that has not happened.
 
-    `until_us` is until when it is known to have lived: its end, as decided, or when it was last
-    seen or heard. A machine that continues in another attempt has another lifetime from then on, in
-    which `trained_at_us` is 0.
+    `until_us` is the last time at which it is known to have lived: its decided end, or its last
+    listing or message. A machine that continues in another attempt has another lifetime from then
+    on, in which `trained_at_us` is 0.
     """
 
     node_id: str

@@ -16,8 +16,8 @@ class OnNodeLoss(str, Enum):
 
 @dataclass(frozen=True)
 class Elastic:
-    """`min_nodes` is the fewest machines that train; with fewer left it is as with `wait`.
-    `shrink_after_s` is how long those that are left stand and wait, of `wait-then-shrink`."""
+    """`min_nodes` is the fewest machines that train; with fewer left, the job behaves as with
+    `wait`. `shrink_after_s` is the time that the others wait with `wait-then-shrink`."""
 
     on_loss: OnNodeLoss = OnNodeLoss.WAIT
     min_nodes: int = 1

@@ -1,4 +1,4 @@
-"""A job's phase: one word for what it does, derived from the job and its nodes, stored nowhere.
+"""Derive a job's phase, one word for its activity, from the job and its nodes. It is never stored.
 
 waiting ─► launching ─► booting ─► running ─► succeeded | failed
                └──── recovering ◄── draining       cancelling ─► cancelled      paused

@@ -49,9 +49,9 @@ _ON_SPOT = {
     SEARCH.name: (PhaseRequest.SEARCH,),
 }
 _WHY = {
-    PhaseRequest.SEARCH: "trials bear it to be begun again",
-    PhaseRequest.TRAIN: "it goes on from its checkpoints",
-    PhaseRequest.VALIDATE: "its figures are compared: nobody may take its machines away",
+    PhaseRequest.SEARCH: "trials can be restarted",
+    PhaseRequest.TRAIN: "it continues from its checkpoints",
+    PhaseRequest.VALIDATE: "its figures are compared, so its machines must not be preempted",
 }
 
 

@@ -33,10 +33,10 @@ CUT_S = 600.0  # minimum training time of one stretch, for comparing paces
 
 ENDED = "it has ended"
 PAUSED = "it is paused"
-NO_AMOUNT = "the job file does not say how much there is to do"
+NO_AMOUNT = "the job file does not say how much work there is"
 NO_STEPS = "no steps of it were measured yet"
-ANEW = "it keeps no checkpoints: each interruption begins it anew"
-NEVER = "its interruptions take as much time as there is between them"
+ANEW = "it keeps no checkpoints: it restarts from the beginning after each interruption"
+NEVER = "its interruptions take as long as the time between them"
 AMOUNT_ADVICE = "write spotd.work: 100000 steps, or 40h"
 
 

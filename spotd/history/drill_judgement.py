@@ -142,7 +142,7 @@ def _lost_too_much(
 ) -> list[str]:
     own_saves = [save for save in record.saves if save.generation <= old.generation]
     if findings.resumed_step is None:
-        text = "where it went on from is not on record"
+        text = "the step that it resumed from is not on record"
     elif drill.kind in SAVES:
         text = _unsaved(drill, own_saves, findings.lost_steps)
     else:
@@ -167,7 +167,7 @@ def _late_saved(
     if newest is None:
         return "there was no checkpoint to resume from"
     if resumed < newest.step:
-        return f"it went on from step {resumed}, before its checkpoint {newest.step}"
+        return f"it resumed from step {resumed}, before its checkpoint {newest.step}"
     every, took_s = spec.checkpoint.every_steps, max(save.took_s for save in own_saves)
     if every and lost > every + _steps_in(record, old, took_s):
         return f"{lost} steps were lost, and it saves every {every}"
@@ -208,7 +208,7 @@ def _loss_problems(
 ) -> list[str]:
     """Return what is wrong with the losses, if anything."""
     if all(map(is_loss, before)) and not all(map(is_loss, after)):
-        return ["its losses are not numbers any more"]
+        return ["its losses are no longer finite"]
     if seam is not None and seam[0] > seam[1]:
         return [f"its losses are {seam[0]:.1f} sigma off the trend before"]
     return []

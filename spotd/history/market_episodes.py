@@ -166,7 +166,7 @@ def capacity_events(
         if long and waiting.name not in running:
             names, waited = _names(waiting.jobs), format_seconds((now_us - waiting.since_us) / S)
             text = (
-                f"no {waiting.name} was to be had for {waited}: {names} "
+                f"no {waiting.name} was available for {waited}: {names} "
                 f"{'waits' if len(waiting.jobs) == 1 else 'wait'}"
                 f"{waiting.why and f'; {waiting.why}'}"
             )
@@ -175,7 +175,7 @@ def capacity_events(
         location, at_us = served.get(name, ("", 0))
         if at_us > episode.since_us:
             lasted = format_seconds((at_us - episode.since_us) / S)
-            text = f"{name} is to be had again, in {location}, after {lasted}"
+            text = f"{name} is available again, in {location}, after {lasted}"
             yield _end_event(episode, text, terms, alert=True)
         elif name not in names_waiting:
             yield _end_event(episode, f"no job waits for {name} any more", terms, alert=False)

@@ -104,14 +104,14 @@ SAVE_S_PER_GB = Bounds(0.392 / 1.66, 0.611 / 1.66)
 CADENCE_S = 139.0  # longest checkpoint interval in the simulation there
 
 FIGURES = """\
-after a death spotd asks for the next machine within 0.1 to 9.2 s, or within 123.8 s where it \
+after a death spotd requests the next machine within 0.1 to 9.2 s, or within 123.8 s if it \
 still looks alive (measured: docs/measurements.md, Recoveries)
-with a notice training stands for 0.2 to 0.4 s where the next machine is ready before the end \
-(measured there, between machines that boot in no time)
-a notice costs no step where a save fits into it, and counts only where the log says how long it was
+after a notice training pauses for 0.2 to 0.4 s if the next machine is ready before the end \
+(measured there, between machines that boot at once)
+after a notice no step is lost if a save fits into it; only notices with a known length count
 a save takes 0.24 to 0.37 s of the loop for each GB (measured there, two cores, no GPU)
-machines are got no sooner, and boot and start the program no faster, than in the log
-their own saves are counted as free, and neither controller's cost is in it
+machines are granted no sooner, and boot and start the program no faster, than in the log
+the other scheduler's saves count as free, and the cost of neither controller is included
 """.splitlines()
 
 

@@ -44,7 +44,7 @@ class Savings:
         return max(0, self.total_microusd) / self.paid_microusd
 
 
-NO_SCALING = "not claimed: nothing says for how long machines would have stood idle otherwise"
+NO_SCALING = "not claimed: no record says how long machines would have been idle otherwise"
 NO_SIZING = "not claimed: the same work was never measured on other hardware"
 
 
@@ -67,7 +67,7 @@ def savings_of(report: Report) -> Savings | None:
         Part(
             "hours on top", lost, f"the {needed.basis} on demand: replays, restarts, waiting, idle"
         ),
-        Part("egress and control box", other, "none of both, with one cloud on demand"),
+        Part("egress and control box", other, "neither of the two, with one cloud on demand"),
         Part("autoscaling", None, NO_SCALING),
         Part("right-sizing", None, NO_SIZING),
     )

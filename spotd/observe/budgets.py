@@ -111,7 +111,7 @@ def judge_outliers(store: Store, now_us: int, *, dry_run: bool) -> None:
         if dry_run:
             text += "with dry_run = false in [policies] it would save and be paused"
         else:
-            text += f"it saves and is paused; it goes on with `spotctl resume {job.name}`"
+            text += f"it saves and is paused; continue it with `spotctl resume {job.name}`"
         event = Event("outlier", text, severity=Severity.WARNING, alert=True, key=key)
         if dry_run:
             store.events.add(job.id, event, now_us)
@@ -133,7 +133,7 @@ def _stop(store: Store, status: BudgetStatus, now_us: int) -> None:
         text = (
             f"{job.name} is paused: the budget {status.budget.name} of "
             f"{format_microusd(status.budget.microusd)} a month is used up; it saves first, and "
-            f"goes on with `spotctl resume {job.name}` next month, or with --override-budget now"
+            f"continues with `spotctl resume {job.name}` next month, or with --override-budget now"
         )
         key = f"budget_stop:{job.id}"
         event = Event("budget_stop", text, severity=Severity.ERROR, alert=True, key=key)

@@ -1,4 +1,4 @@
-"""Alert on a job whose saves take more than a tenth of its time, with what would cost less."""
+"""Alert on a job whose saves take more than a tenth of its time, with advice."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEAST_S = 900.0  # of measured time: three windows of a machine (trainer/agent/w
 
 
 def judge_saves(store: Store, now_us: int) -> None:
-    """Alert once a day, by what running machines measured in the last hour."""
+    """Alert once a day, by the measurements of running machines in the last hour."""
     alerted = store.events.keys("saves_cost", now_us - DAY_US)
     for job in store.jobs.rows(finished=False):
         key = f"saves_cost:{job.id}"
@@ -25,7 +25,7 @@ def judge_saves(store: Store, now_us: int) -> None:
         if share is not None and share > MOST:
             event = Event(
                 "saves_cost",
-                f"{job.name} stands still for its saves {share:.1%} of the time: {_advice(job)}",
+                f"{job.name} pauses for its saves {share:.1%} of the time: {_advice(job)}",
                 severity=Severity.WARNING,
                 alert=True,
                 key=key,
@@ -49,9 +49,9 @@ def share_of(store: Store, job: Job, now_us: int) -> float | None:
 def _advice(job: Job) -> str:
     if job.spec.checkpoint.auto:
         return (
-            "its pause is `auto`, and as long as it pays at the losses of its machines; what makes "
-            "a save shorter is a smaller state, or a copy that is made beside training"
+            "its interval is `auto` and already as long as pays off; a smaller state, or a copy "
+            "that is made while training continues, makes a save shorter"
         )
     if job.spec.checkpoint.engine == "none":
-        return "save more seldom, or by spotd_hook (engine: spotd), which copies beside training"
-    return "save more seldom; `every: auto` makes the pause longer where a save takes long"
+        return "save less often, or use spotd_hook (engine: spotd), which saves during training"
+    return "save less often; `every: auto` makes the interval longer where a save takes long"

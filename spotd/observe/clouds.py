@@ -1,4 +1,4 @@
-"""Fetch and record what clouds report: listings and their own notices. prices.py has the prices.
+"""Fetch and record clouds' listings and their own notices. prices.py has the prices.
 
 Each task is a function of (store, provider, clock). The daemon's schedule calls them; an effect may
 request a listing out of turn.
@@ -37,10 +37,10 @@ Record = Callable[[], None]
 class InstanceSurvey:
     """Lists clouds, one call at a time per provider.
 
-    A caller that arrives during a listing shares the *next* one, because only a later listing says
-    anything about what the caller just did. A listing is an observation with its own time: any
-    daemon may record one, and a newer one is not undone by it. Terminating orphans is a periodic
-    task of the holder alone.
+    A caller that arrives during a listing shares the *next* one, because only a later listing
+    reflects the caller's last action. A listing is an observation with its own time: any daemon may
+    record one, and it does not undo a newer one. Terminating orphans is a periodic task of the
+    holder alone.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class InstanceSurvey:
         self.change(providers)
 
     def change(self, providers: Mapping[str, Provider]) -> None:
-        """Use new providers; what is known of unchanged ones stays."""
+        """Use new providers; the state of unchanged ones stays."""
         lanes = {}
         for name, provider in providers.items():
             lane = self._lanes.get(name)
@@ -113,7 +113,7 @@ class InstanceSurvey:
     def unswept(self) -> list[str]:
         """Return providers whose held machines or leftovers are unknown here.
 
-        Another box sweeps them, or nobody can.
+        Another box sweeps them, or no box can.
         """
         lanes = self._lanes.items()
         return [n for n, lane in lanes if None in (lane.held(), lane.held_leftovers())]
@@ -174,8 +174,8 @@ class _Lane:
     def ask(self) -> Answer:
         """Return the outcome of a listing that begins after this call.
 
-        A caller that finds no listing in progress makes it for all who wait; nobody lists twice for
-        others.
+        A caller that finds no listing in progress makes it for all who wait; no caller lists twice
+        for others.
         """
         with self._changed:
             wanted = self._begun + 1
@@ -222,9 +222,9 @@ def _told(outcome: Answer | BaseException | None) -> Answer:
 
 
 class _Listing:
-    """Lists one provider, and has the machines and leftovers swept.
+    """Lists one provider, and passes the machines and leftovers to the sweep.
 
-    The cloud is asked first and the record read after that, so that the record includes machines
+    The cloud is listed first and the record read after that, so that the record includes machines
     launched while the answer was on its way.
     """
 
@@ -293,7 +293,7 @@ class NoticeQueue:
         self.record()
 
     def record(self) -> None:
-        """Record what the store did not take before. Raises StoreError."""
+        """Record observations that the store did not accept before. Raises StoreError."""
         with self._lock:
             if self._untold:
                 self._store.instances.record_notices(self._name, self._untold, self._clock.now_us())

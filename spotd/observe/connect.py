@@ -51,7 +51,7 @@ class FollowedNode:
     entries: list[JournalEntry] = field(default_factory=list)
 
     def close(self) -> None:
-        """Hang up; the descriptor must not be watched any more."""
+        """Close the connection; the descriptor must no longer be watched."""
         self.connection.hang_up(self.channel)
 
 
@@ -84,7 +84,7 @@ def open_stream(
         raise
     except (paramiko.SSHException, EOFError, OSError) as error:
         connection.close()
-        raise SshError(f"it broke while we asked: {error}") from None
+        raise SshError(f"the connection broke during the request: {error}") from None
     stream = NodeStream(node.agent.journal_seq, gap_after)
     return FollowedNode(node, connection, channel, descriptor, stream, offsets)
 

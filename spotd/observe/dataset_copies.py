@@ -20,9 +20,9 @@ EVERY_S = 300.0
 
 
 class DatasetCopies:
-    """The data sets with what was last seen of their copies.
+    """The data sets with the last observation of their copies.
 
-    `now()` is at most some minutes old, and nobody waits for a store. A copy that the box cannot
+    `now()` is at most some minutes old, and does not wait for a store. A copy that the box cannot
     read is in neither `staged` nor `missing`.
     """
 
@@ -65,7 +65,7 @@ class DatasetCopies:
                     try:
                         seen[url] = is_complete(self._open_store(url))
                     except (StoreError, UserError) as error:
-                        log.warning("a copy cannot be looked at", url=url, error=str(error))
+                        log.warning("a copy cannot be checked", url=url, error=str(error))
         finally:
             with self._lock:
                 self._seen, self._looking = seen, False

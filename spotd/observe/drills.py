@@ -1,4 +1,4 @@
-"""Alert on jobs whose recovery nobody has tested for long.
+"""Alert on jobs whose recovery was not tested for a long time.
 
 Once per episode: it begins when a drill is overdue and ends with one that passes.
 """

@@ -39,8 +39,8 @@ class IdleGpuCheck:
 def judge_idle(store: Store, policy: IdlePolicy, now_us: int) -> None:
     """Alert once a day, and pause the job if the policy says so and this is not a dry run.
 
-    It is paused like by a person, so training saves first. A program that makes no steps reports
-    nothing: domain/health.py covers that.
+    It is paused as with `spotctl pause`, so training saves first. A program that makes no steps
+    reports nothing: domain/health.py covers that.
     """
     if policy.does == ALLOW:
         return
@@ -55,7 +55,7 @@ def judge_idle(store: Store, policy: IdlePolicy, now_us: int) -> None:
         text = _text(job, idle, policy)
         paused = policy.does == PAUSE and not policy.dry_run
         if paused:
-            text += f"it saves and is paused; it goes on with `spotctl resume {job.name}`"
+            text += f"it saves and is paused; continue it with `spotctl resume {job.name}`"
         elif policy.does == PAUSE:
             text += "with dry_run = false in [policies] it would save and be paused"
         else:

@@ -1,8 +1,8 @@
 """The sweep of images: remove half-made and unwanted ones, and keep the record correct.
 
-An image that somebody removed leaves the record; one that a restored record lacks is adopted from
-its tags. Only images that the record knows and does not want are removed: an unknown one may be
-what all jobs start from.
+An image that was removed elsewhere leaves the record; one that a restored record lacks is adopted
+from its tags. Only images that are on record and no longer needed are removed: all jobs may start
+from an unknown one.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class ImageSweep:
         return True
 
     def _forget(self, store: Store, row: ImageRow, *, seen: bool) -> None:
-        """Off the record when it is gone, and nothing can come after it."""
+        """Remove an image from the record when it is gone and cannot appear any more."""
         now_us = self._clock.now_us()
         if seen:
             self._unseen_us.pop(row.node_id, None)

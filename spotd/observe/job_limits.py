@@ -1,4 +1,4 @@
-"""Alert on what jobs spend, and are expected to spend, of their `max_cost_usd`.
+"""Alert on the spending of jobs, and on their expected spending, against `max_cost_usd`.
 
 Each threshold alerts once, by its own route.
 """
@@ -49,9 +49,9 @@ def tell_of_jobs(store: Store, now_us: int, *, foretell: bool) -> None:
 
 
 def _ends(estimate: CompletionEstimate, cost: int, each_h: int) -> tuple[int, int, int] | None:
-    """Return what the job will have cost at its end.
+    """Return the expected cost of the job at its end.
 
-    Its machines, its checkpoints so far, and further checkpoints as of late.
+    Its machines, its checkpoints so far, and further checkpoints at the recent rate.
     """
     machines, done = estimate.final_microusd, estimate.completion
     if machines is None or done is None:

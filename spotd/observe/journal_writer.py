@@ -1,4 +1,4 @@
-"""Write what nodes reported into the store: one transaction for all, and nothing lost."""
+"""Write nodes' reports into the store, in one transaction for all, without losing any."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATIENT, LINGER_S = frozenset({PROGRESS}), 0.5
 
 
 class JournalWriter:
-    """Gathers until `flush`; what could not be written waits for the next one."""
+    """Collects entries until `flush`; entries that could not be written wait for the next one."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
@@ -63,10 +63,10 @@ class JournalWriter:
         self._down = {node_id: at_us for node_id, at_us in self._down.items() if node_id in present}
 
     def flush(self) -> list[str]:
-        """Write what is due. Raises StoreError, and then has lost nothing.
+        """Write the collected entries. Raises StoreError, and then has lost nothing.
 
-        Returns nodes whose entries cannot be written for a reason of their own; they were dropped
-        and are to be followed again.
+        Returns nodes whose own entries cannot be written; they were dropped, and the nodes have to
+        be followed again.
         """
         now_s = self._clock.monotonic_s()
         due = self._batches and (self._down or now_s >= self._due_s)

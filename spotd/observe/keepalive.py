@@ -1,7 +1,7 @@
-"""Tell nodes that a daemon lives, and how long they may continue without one.
+"""Send nodes a sign that a daemon is alive, and how long they may continue without one.
 
 The time is that of their expiry tags: a machine whose expiry could not be renewed has to save
-before spot-reaper ends it, although we speak to it.
+before spot-reaper ends it, although the daemon can reach it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The sweep of leftovers: disks, addresses and cards that are attached to no machine.
 
-The rules are those of orphans (planner/core/orphan_policy.py): what belongs to a node that is gone
-is discarded after a grace period; what the record never requested is held, with an alert. Many at
-once are not a reason to stop, because nothing uses them. What belongs to a node that is not gone is
+The rules are those of orphans (planner/core/orphan_policy.py): a leftover of a node that is gone is
+discarded after a grace period; one that the record never requested is held, with an alert. Many at
+once are not a reason to stop, because nothing uses them. A resource of a node that is not gone is
 about to be attached, or was until now.
 """
 
@@ -120,7 +120,7 @@ class LeftoverSweep:
             store.events.add("", event, self._clock.now_us())
 
     def _keep(self, left: Sequence[Leftover], verdicts: Mapping[str, OrphanDecision]) -> None:
-        """Remember what is held."""
+        """Remember the held leftovers."""
         name, retained = self._provider.name, (OrphanAction.HOLD, OrphanAction.FOREIGN)
         with self._lock:
             self._looked_s = self._clock.monotonic_s()
@@ -133,7 +133,7 @@ class LeftoverSweep:
             }
 
     def _page(self, store: Store) -> None:
-        """Alert once on what is held."""
+        """Alert once on each held leftover."""
         with self._lock:
             news = [held for i, held in sorted(self._held.items()) if i not in self._paged]
         if not news:
@@ -160,7 +160,7 @@ def _named(left: Sequence[Leftover]) -> str:
 def _stray(one: Leftover, past: NodeRowTimes | None, seen_us: int) -> Orphan:
     """Return the leftover as an orphan.
 
-    Its grace begins when it was first seen, because its cloud may clear up by itself.
+    Its grace begins when it was first seen, because its cloud may delete it by itself.
     """
     generation = one.tags.get("spotd-generation", "")
     return Orphan(

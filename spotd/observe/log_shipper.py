@@ -72,7 +72,7 @@ class _Stream:
 
 @dataclass(frozen=True)
 class _Piece:
-    """Bytes from `begin`; without any, a stretch up to `end` that will never come."""
+    """Bytes from `begin`; without any, a range up to `end` that will never arrive."""
 
     stream: _Stream
     begin: int
@@ -116,7 +116,7 @@ class Output:
             known.setdefault(name, _Stream(node, name, offset, ByteCoverage(offset)))
 
     def take(self, node: Node, chunk: LogChunk) -> None:
-        """Gather a chunk; what does not follow on from the last one starts a new piece."""
+        """Collect a chunk; one that does not continue the last one starts a new piece."""
         known = self._streams.setdefault(node.id, {})
         stream = known.get(chunk.stream)
         if stream is None:
@@ -143,7 +143,7 @@ class Output:
             self._cut([stream])
 
     def flush(self, node_id: str = "") -> None:
-        """Hand on what has waited long enough; everything of `node_id` at once."""
+        """Pass on pieces that have waited long enough, and all of `node_id` at once."""
         if not self._gathering:
             return
         now_s, crowded = self._clock.monotonic_s(), self._pieces.qsize() > CROWD
@@ -171,7 +171,7 @@ class Output:
         return sorted(dropped)
 
     def close(self) -> None:
-        """Write what there is, within CLOSE_S; who follows next fetches the rest again."""
+        """Write the collected output, within CLOSE_S; the next follower fetches the rest again."""
         for streams in self._streams.values():
             self._cut(streams.values())
         self._pieces.put(None)

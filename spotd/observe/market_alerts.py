@@ -41,7 +41,7 @@ class Markets:
     def look(self, store: Store) -> None:
         """Alert on episodes that began or ended.
 
-        `store` is fenced: a holder that was overtaken alerts nobody. Raises StoreError.
+        `store` is fenced: a holder that was overtaken sends no alert. Raises StoreError.
         """
         terms, now_us = self._terms(), self._clock.now_us()
         if not (terms.prices or terms.capacity):
@@ -93,7 +93,7 @@ def concerned(jobs: Iterable[Job], nodes: Iterable[Node], market: Market) -> lis
 
 
 def wanted(jobs: Iterable[Job]) -> list[WaitingJobs]:
-    """Return what jobs wait for, each with those jobs."""
+    """Return the kinds of machines that jobs wait for, each with those jobs."""
     groups: dict[str, list[Job]] = {}
     for job in jobs:
         if job.waiting_since_us:

@@ -165,7 +165,7 @@ class Follower:
         return 0.0
 
     def _look(self, now_s: float) -> None:
-        """Open what should be followed, leave what should not."""
+        """Open the streams of nodes that should be followed, and leave the others."""
         booted = self._store.nodes.booted()
         self._idle = not booted and not self._followed and not self._opening
         self._ending = {n for n, state in booted.items() if state is NodeState.TERMINATING}
@@ -234,7 +234,7 @@ class Follower:
     # --- what nodes say
 
     def _read(self, followed: FollowedNode) -> None:
-        """Read what has arrived; the end of the stream is the end of the link."""
+        """Read available data; the end of the stream is the end of the link."""
         if followed.node.id not in self._followed:
             return  # left earlier in this turn
         channel, node_id = followed.channel, followed.node.id

@@ -1,4 +1,4 @@
-"""Fetch what the clouds sell, check the prices for plausibility, and record them."""
+"""Fetch the clouds' offers, check the prices for plausibility, and record them."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ class Quotes:
             more = f" and {len(news) - NAMED} more" if len(news) > NAMED else ""
             name = self._provider.name
             text = (
-                f"{name} tells prices that are not believed: "
-                f"{'; '.join(doubt.text for doubt in news[:NAMED])}{more}. Too low counts as the "
-                "on-demand price, and at one too high nothing is launched"
+                f"{name} reports implausible prices: "
+                f"{'; '.join(doubt.text for doubt in news[:NAMED])}{more}. A price that is too low "
+                "counts as the on-demand price; at one that is too high nothing is launched"
             )
             key = f"prices/{name}"
             event = Event("prices", text, severity=Severity.WARNING, alert=True, key=key)

@@ -15,7 +15,7 @@ from spotd.store.interface import Store
 class ProviderWarnings:
     """The warnings of the configured providers. Thread-safe.
 
-    Only this process remembers what was alerted; the next one alerts again when it occurs again.
+    Only this process remembers which were alerted; the next one alerts again when they occur again.
     """
 
     def __init__(self, store: Store, providers: Mapping[str, Provider], clock: Clock) -> None:
@@ -28,7 +28,7 @@ class ProviderWarnings:
     def found(self) -> dict[str, tuple[str, ProviderWarning]]:
         """Return the warnings by key, each with the provider that found it.
 
-        Providers of one make share a warning about that make; the first by name stands for all.
+        Providers of one cloud share a warning about that cloud, under the first name.
         """
         warnings: dict[str, tuple[str, ProviderWarning]] = {}
         for name, provider in sorted(self._providers.items()):

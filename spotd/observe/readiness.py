@@ -49,12 +49,12 @@ def _begin(
 
 def _answer(answer: Future[Sequence[Finding]], patience_s: float) -> list[Finding]:
     if not answer.done():
-        text = f"no answer to all questions within {patience_s:.0f} s"
+        text = f"not all checks were answered within {patience_s:.0f} s"
         return [
-            failed("answers", text, "see that this box reaches the cloud's API, and look again")
+            failed("answers", text, "check that this box can reach the cloud's API, and try again")
         ]
     error = answer.exception()
     if error is not None:
         log.error("examining", error=repr(error))
-        return [failed("answers", f"{type(error).__name__}: {error}", "look into the daemon's log")]
+        return [failed("answers", f"{type(error).__name__}: {error}", "see the daemon's log")]
     return [*answer.result()]

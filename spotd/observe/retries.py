@@ -1,4 +1,4 @@
-"""When to reconnect to a node whose link failed."""
+"""Times to reconnect to a node whose link failed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Retries:
         self._at_s[node_id] = self._clock.monotonic_s() + pause_s
 
     def succeed(self, node_id: str) -> None:
-        """Note that the node itself was heard."""
+        """Note that the node itself sent a message."""
         self._failures.pop(node_id, None)
 
     def due(self, node_id: str, now_s: float) -> bool:

@@ -22,7 +22,7 @@ class StreamSelector(Protocol[T]):
         ...
 
     def wait(self, timeout_s: float) -> list[T]:
-        """Return whose streams have data; nobody after `timeout_s` or a nudge."""
+        """Return the nodes whose streams have data; none after `timeout_s` or a nudge."""
         ...
 
     def nudge(self) -> None:

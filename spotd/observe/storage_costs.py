@@ -1,4 +1,4 @@
-"""Compute what jobs' checkpoints and data cost per month, and record it for every money limit."""
+"""Compute the monthly cost of jobs' checkpoints and data, and record it for every money limit."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def record_carriage(
     """Record the costs of unfinished jobs, of jobs finished within a day, and of jobs with stored
     data.
 
-    `places` says where stores are (planner/core/shard_stores.py), `datasets` what a GB of a data
-    set costs on its way.
+    `places` has the places of stores (planner/core/shard_stores.py), `datasets` the price of
+    transferring a GB of a data set.
     """
     market = changed(store.market.load(now_us), places=places, datasets=datasets)
     known: dict[str, dict[int, StorageCost]] = {}
@@ -53,7 +53,7 @@ def record_carriage(
         try:
             _record(store, job, market, known.get(job.id, {}), now_us)
         except (ArithmeticError, ValueError):  # one job's record is in no budget's way
-            _LOG.exception("what a job's checkpoints cost cannot be reckoned", job=job.id)
+            _LOG.exception("the cost of a job's checkpoints cannot be computed", job=job.id)
 
 
 def record_job(

@@ -46,7 +46,7 @@ class NodeStream:
         self._skipping = False  # inside a line that is too long
 
     def feed(self, data: bytes) -> StreamResult:
-        """Facts of the lines that `data` completes. Entries that came before are left out."""
+        """Return the facts of the lines that `data` completes. Repeated entries are left out."""
         fed = StreamResult()
         # A long line comes in many pieces: each of them is copied and searched once.
         first, *more = data.split(b"\n")

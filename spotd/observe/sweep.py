@@ -48,8 +48,8 @@ class Sweep:
         self._untold: list[tuple[str, Event]] = []  # by job, oldest first
 
     def run(self, store: Store, listed: Sequence[Instance], orphans: Sequence[Instance]) -> None:
-        """Judge the `orphans` of a listing. Raises StoreError; LostDutyError before anything is
-        ended for a duty that is not ours any more."""
+        """Judge the `orphans` of a listing. Raises StoreError, and LostDutyError before anything is
+        ended if another daemon now holds the duty."""
         now_us = self._clock.now_us()
         verdicts = self._judge(store, listed, orphans, now_us)
         self._end(store, self._unchanged(self._overdue(orphans, verdicts, now_us)))
@@ -106,7 +106,7 @@ class Sweep:
             return overdue
 
     def _unchanged(self, overdue: Sequence[Instance]) -> list[Instance]:
-        """Return those that the cloud, asked once more, still lists as they were judged.
+        """Return those that a second listing of the cloud still shows unchanged.
 
         The decision does not apply to a machine that changed; the next listing covers the others.
         """
@@ -125,7 +125,7 @@ class Sweep:
         return same
 
     def _end(self, store: Store, overdue: Sequence[Instance]) -> None:
-        """Terminate machines that nobody wants.
+        """Terminate machines that no job needs.
 
         A failure is retried at the next listing, and delays neither the others nor the listing.
         """
@@ -194,7 +194,7 @@ class Sweep:
 def owner(instance: Instance | None) -> tuple[object, ...]:
     """Return the owner by the machine's own tags, without its expiry, which moves.
 
-    Nothing for a machine that is not to be terminated any more.
+    Returns None for a machine that must no longer be terminated.
     """
     if instance is None or instance.state not in _LIVING:
         return ()
@@ -209,7 +209,7 @@ def held_event(provider: str, news: Sequence[HeldMachine]) -> Event:
     whys = dict.fromkeys(held.why for held in news)
     few = f"{len(ids)} machine{'s' if len(ids) > 1 else ''}"
     text = (
-        f"{few} in {provider} that no job wants {'are' if len(ids) > 1 else 'is'} held, not ended: "
+        f"{few} in {provider} that no job needs {'are' if len(ids) > 1 else 'is'} held, not ended: "
         f"{named}; {'; '.join(list(whys)[:NAMED])}. They cost money: see `spotctl orphans`, "
         "and end them with `spotctl orphans end`"
     )
@@ -234,8 +234,8 @@ def record_of(store: Store, name: str, strays: Sequence[Orphan]) -> DatabaseStat
 
 
 def _stray(instance: Instance, past: NodeRowTimes | None, seen_us: int) -> Orphan:
-    """`past` is None when it never had a node. A row that is gone counts from then: a daemon that
-    dies again and again forgets whom it saw."""
+    """`past` is None when it never had a node. The grace of a closed row counts from its end,
+    because a daemon that dies repeatedly forgets when it first saw the machine."""
     tags = instance.tags
     generation = tags.get("spotd-generation", "")
     return Orphan(

@@ -180,7 +180,8 @@ def ignored_by_git(folder: Path, warn: Callable[[str], None]) -> frozenset[str] 
     if any(message in result.stderr for message in _NOT_A_REPOSITORY):
         return None
     raise UserError(
-        f"git does not say what it ignores in {folder}: {os.fsdecode(result.stderr).strip()}",
+        f"git cannot list the files that it ignores in {folder}: "
+        f"{os.fsdecode(result.stderr).strip()}",
         f"git -C {folder} status, or list what stays behind in {folder}/.skyignore",
         ExitCode.USAGE,
     )

@@ -48,7 +48,7 @@ RULES: tuple[Callable[[PlanBuilder], None], ...] = (
     finish,  # a final manifest is the job's success
     follow,  # the job before it has not succeeded
     obey_limits,  # cost and duration
-    stop_lost,  # its losses are not numbers any more
+    stop_lost,  # its losses are no longer finite
     stop_wanted,  # cancel, pause, or a limit: save and give back
     drain_noticed,  # a notice: drain, and place in the same pass
     withdraw,  # the notice was withdrawn and nothing is lost yet
@@ -76,7 +76,7 @@ RULES: tuple[Callable[[PlanBuilder], None], ...] = (
 
 
 def decide(view: View, market: Market, now_us: int) -> Plan:
-    """Return what to change about one job now, with reasons. Pure: same arguments, same plan."""
+    """Return the changes of one job now, with reasons. Pure: same arguments, same plan."""
     builder = PlanBuilder(with_ends(view, now_us), market, now_us)
     end_us = next_end_us(view, now_us)
     if end_us:

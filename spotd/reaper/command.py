@@ -36,7 +36,7 @@ class Form(str, Enum):
 @app.command()
 def reap(
     config: Annotated[
-        Path | None, typer.Option("--config", "-c", help=f"Its own; default {DEFAULT}.")
+        Path | None, typer.Option("--config", "-c", help=f"Path of reaper.toml; default {DEFAULT}.")
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="One round, as from a timer.")] = False,
     dry_run: Annotated[
@@ -48,8 +48,8 @@ def reap(
     ] = False,
     output: Annotated[Form, typer.Option("-o", "--output", metavar="FORM")] = Form.TABLE,
 ) -> None:
-    """End machines whose expiry has passed because no daemon renewed it, and tell a person at half
-    of the time. Needs neither spotd nor its database. Exit code 1: something could not be done.
+    """End machines whose expiry has passed because no daemon renewed it, and alert at half of the
+    time. Needs neither spotd nor its database. The exit code is 1 if something could not be done.
 
     \b
     Example:
@@ -58,7 +58,7 @@ def reap(
     """
     loaded = load(config)
     if once and loaded.state_dir is None:
-        text = "without state_dir, rounds that are processes of their own never believe the clock"
+        text = "without state_dir, separate runs never trust the clock"
         raise UserError(
             text, f'write state_dir = "FOLDER" into {config or DEFAULT}', ExitCode.USAGE
         )

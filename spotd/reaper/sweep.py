@@ -208,14 +208,14 @@ def _warnings(provider: str, findings: Sequence[Finding]) -> dict[str, str]:
         }
     if untagged:
         text = (
-            f"in {provider} {_named(untagged)} carry this deployment's tag but no expiry: nothing "
-            "ends them but you, or spot-reaper --end-untagged"
+            f"in {provider} {_named(untagged)} carry this deployment's tag but no expiry: only "
+            "you can end them, or spot-reaper --end-untagged"
         )
         topics |= {f"untagged/{provider}/{f.instance.instance_id}": text for f in untagged}
     if strange:
         text = (
-            f"in {provider} {_named(strange, ends=True)}, further ahead than spotd ever writes: "
-            "the clock here is far behind, or the tag is not ours. Nothing ends them but you"
+            f"in {provider} {_named(strange, ends=True)}, later than spotd ever writes: the "
+            "clock here is far behind, or the tag is not spotd's. Only you can end them"
         )
         topics |= {f"strange/{provider}/{f.instance.instance_id}": text for f in strange}
     return topics

@@ -192,7 +192,7 @@ class Checkpoint(Block):
     )
     every_steps: Count = Field(default=0, description="Save every N steps; 0: by time only")
     every: EveryField | None = Field(
-        default=None, description="auto, a time like 5m, 500 steps, or a preset; see README"
+        default=None, description="auto, a time like 5m, 500 steps, or a preset; docs/cadence.md"
     )
     origin: str | None = Field(
         default=None,

@@ -51,7 +51,7 @@ def _preferences(file: JobFile, request: MachineRequest, findings: Findings) -> 
     block = file.spotd
     work = block.work
     if work and block.total_steps:
-        message = "says how much there is to do, as spotd.work does"
+        message = "says how much work there is, as spotd.work does"
         findings.refuse(("spotd", "total_steps"), message, "leave one of the two out")
     steps, seconds = (work.steps, work.seconds) if work else (block.total_steps or 0, 0.0)
     preferences = Preferences(

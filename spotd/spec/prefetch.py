@@ -11,7 +11,7 @@ from spotd.spec.quantities import Usd
 
 
 class StageAhead(Block):
-    """Limits for data sets that the daemon copies to where the job may go next."""
+    """Limits for copying the job's data sets to places where it may run next."""
 
     regions: int = Field(
         default=1, ge=1, le=16, description="Number of places, in the order of placement"

@@ -83,7 +83,7 @@ class AlertRepository(Repository):
 
     @read_one
     def due(self, conn: Connection, now_us: int, limit: int) -> list[AlertRow]:
-        """Messages that are to be sent now, oldest first; at most `limit`."""
+        """Return the messages to send now, oldest first; at most `limit`."""
         return [
             AlertRow(
                 id=row.id,

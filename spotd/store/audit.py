@@ -1,4 +1,4 @@
-"""The audit: who did what. Lines are added and read, never changed."""
+"""The audit log of users' actions. Lines are added and read, never changed."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from spotd.store.transaction import Transaction
 
 @dataclass(frozen=True)
 class AuditRow:
-    """One line of the record of who did what. `uid` -1 is none, as of "spotd" itself; rows of one
-    `request` belong together."""
+    """One line of the audit log. `uid` is -1 for an actor without one, such as spotd itself; rows
+    of one `request` belong together."""
 
     at_us: int
     uid: int
@@ -32,7 +32,7 @@ _audit = schema.audit.c
 
 
 class AuditRepository(Repository):
-    """The record of who did what."""
+    """The audit log."""
 
     @write
     def add(self, tx: Transaction, row: AuditRow) -> None:

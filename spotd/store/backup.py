@@ -156,7 +156,7 @@ def _check_seal(file: Path) -> int:
     if not seal.startswith(_SEAL):
         return whole
     if seal != _seal(file, size):
-        raise StoreError(f"{file} is damaged: its digest is another one; take another backup")
+        raise StoreError(f"{file} is damaged: its digest differs; take another backup")
     return size
 
 
@@ -175,7 +175,7 @@ def _copy_sqlite(source: Path, file: Path) -> None:
 
 
 def _check(file: Path) -> None:
-    """Check that all of it can be read, and make it a single file. Raises StoreError."""
+    """Check that the whole database can be read, and make it a single file. Raises StoreError."""
     try:
         with closing(sqlite3.connect(file)) as connection:
             [[problem], *_] = connection.execute("PRAGMA integrity_check").fetchall()

@@ -16,9 +16,9 @@ from spotd.money.report import Item, Kind
 from spotd.planner.core.shard_stores import StorePlace, gb_microusd, place_of, store_of
 from spotd.store.checkpoints import CheckpointRow
 
-NO_STORE_PRICE = "what {name}'s checkpoints cost in {store} is not known: no price is listed"
-NO_NEAR_PRICE = "what {name}'s shards cost in stores of {cloud} is not known: no price is listed"
-NO_WAY_BACK = "what {name}'s checkpoints cost on their way from {away} to {place} is not known"
+NO_STORE_PRICE = "the cost of {name}'s checkpoints in {store} is not known: no price is listed"
+NO_NEAR_PRICE = "the cost of {name}'s shards in stores of {cloud} is not known: no price is listed"
+NO_WAY_BACK = "the cost of transferring {name}'s checkpoints from {away} to {place} is not known"
 Lying = tuple[int, int, int]  # bytes, from when, until when
 
 
@@ -42,10 +42,10 @@ def storage(
 ) -> tuple[list[Item], list[str]]:
     """The cost of storing each checkpoint.
 
-    It is stored from its commit until `keep` newer ones are committed or somebody deletes it: the
+    It is stored from its commit until `keep` newer ones are committed or a user deletes it: the
     part in its machine's region at the list price of that machine's cloud, the rest at that of the
-    job's own store. What it shares with an earlier one is counted there for as long as that is
-    stored, and then here. `first` has rank 0 of each generation.
+    job's own store. Data that it shares with an earlier one counts for the earlier one as long as
+    that is stored, and then here. `first` has rank 0 of each generation.
     """
     url, keep = job.spec.checkpoint.store, job.spec.checkpoint.keep
     own: list[Lying] = []
@@ -117,7 +117,7 @@ def restores(
     market: Market,
     window: Window,
 ) -> tuple[list[Item], list[str]]:
-    """The cost of what each generation read when it resumed, once.
+    """The cost of the data that each generation read when it resumed, once.
 
     That is the newest checkpoint before its claim: the shards in the region of the machine that
     saved them, and the rest from the job's own store, at the first tier's egress price of the cloud

@@ -32,7 +32,7 @@ class CheckpointRow:
 
     @property
     def new_bytes(self) -> int:
-        """Size of what this checkpoint uploaded."""
+        """Number of bytes that this checkpoint uploaded."""
         return self.bytes - self.shared_bytes
 
 

@@ -35,7 +35,8 @@ metadata = MetaData(
 
 
 def clean(value: str) -> str:
-    """`value` without what a database cannot store: NUL and lone surrogates."""
+    """Return `value` without the characters that a database cannot store: NUL and lone
+    surrogates."""
     if value.isascii() and "\x00" not in value:
         return value
     return value.replace("\x00", "").encode("utf-8", "replace").decode()

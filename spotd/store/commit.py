@@ -91,8 +91,8 @@ def commit_many(
 ) -> list[CommitResult]:
     """Write these plans. `markets` reads the offers.
 
-    Raises what `apply` raises for an invalid plan, and BrokenRuleError when one breaks an invariant
-    of the schema; nothing is written then.
+    Raises the errors of `apply` for an invalid plan, and BrokenRuleError for one that breaks an
+    invariant of the schema; nothing is written then.
     """
     ids = sorted({view.job.id for view, _ in plans})
     rows = {row.id: row for row in tx.conn.execute(_LOCK, {"jobs": ids})}
@@ -169,7 +169,7 @@ def _update_nodes(conn: Connection, nodes: Sequence[Node]) -> None:
 def _move_nodes(conn: Connection, moved: Sequence[tuple[Node, Node]]) -> None:
     """Write machines that continue in another attempt, at today's price.
 
-    The old rows have given up their ranks by now.
+    The old rows have already given up their ranks.
     """
     for over, now in moved:
         old = _nodes.id == over.id

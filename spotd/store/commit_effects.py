@@ -83,7 +83,7 @@ def at_todays_price(plan: Plan, offers: Sequence[Offer]) -> Plan:
 
 
 def applied(view: View, plan: Plan) -> View:
-    """The view with the plan written. Raises what `apply` raises for an invalid plan."""
+    """Return the view with the plan written. Raises the errors of `apply` for an invalid plan."""
     after = apply_all(view, plan.changes)
     job = changed(
         after.job,

@@ -16,7 +16,7 @@ from spotd.planner.core.shard_stores import HERE, place_among
 from spotd.store.checkpoint_costs import Lying, Window, out_microusd, storage_items
 from spotd.store.transfers import DataTransfer
 
-NO_COPY_PRICE = "what {name}'s data cost in {url} is not known: no price is listed"
+NO_COPY_PRICE = "the cost of {name}'s data in {url} is not known: no price is listed"
 NO_READ_PRICE = (
     "what {gb:,.4g} GB cost that {name} read or copied of {url} from {place} is not known: no "
     "price is listed"
@@ -41,7 +41,7 @@ def freight_of(
         if row.began_at_us not in window:
             continue
         gb, cloud = row.bytes / 1e9, place_among(row.url, market.places).cloud
-        what = f"data brought ahead to {row.url}, list price"
+        what = f"data copied ahead to {row.url}, list price"
         if row.egress_microusd:
             items.append(Item.egress(what, gb, row.egress_microusd, cloud))
         if row.requests_microusd:

@@ -66,7 +66,7 @@ class DeploymentRepository(Repository):
 
     @write
     def record_home(self, tx: Transaction, home: int, moved: str, at_us: int) -> None:
-        """Record where the database lies, as a number other than 0.
+        """Record the location of the database, as a number other than 0.
 
         A database that was elsewhere before goes into quarantine with the reason `moved`.
         """

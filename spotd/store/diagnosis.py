@@ -1,4 +1,4 @@
-"""Events of what nodes report about the health of training, with the evidence."""
+"""Events from nodes' reports about the health of training, with the evidence."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def unwell(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
     stacks, taken = read_int(data, "stacks", 0), _stacks(data, "dumps")
     where = "were taken" if taken else "are in its log"  # an older agent leaves them there
     text += f"; the stacks of {stacks} of its processes {where}" if stacks else ""
-    here = "it begins again here, from its last checkpoint"
+    here = "it restarts here, from its last checkpoint"
     text += f"; {here if again else 'that was its end on this machine'}"
     values = {"again": again, "step": read_int(data, "step", 0), "stacks": taken}
     node.say(Event(kind, text, severity=Severity.WARNING, alert=True, data=values), at_us)
@@ -79,7 +79,7 @@ def warning(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
 def rolled_back(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
     """The program itself went back to an earlier checkpoint."""
     reached, step = read_int(entry.data, "from_step"), read_int(entry.data, "step")
-    text = f"no finite number came of training up to step {reached}: it went back to the checkpoint"
+    text = f"training produced no finite loss up to step {reached}: it went back to the checkpoint"
     text = f"{text} of step {step}, past those batches"
     node.say(Event(ROLLED_BACK, text, severity=Severity.WARNING, alert=True), at_us)
 

@@ -56,8 +56,8 @@ class DrillRepository(Repository):
         """Update a drill, with an event of its job; False, changing nothing, if it has ended
         already.
 
-        While it is aimed and not ended, its node is marked as a drill's target. A node that is to
-        stay loses the mark at the end of the drill; a node that was struck keeps it.
+        While it is aimed and not ended, its node is marked as a drill's target. At the end of the
+        drill a node that stays loses the mark; a node that got the fault keeps it.
         """
         at_us = max(drill.asked_at_us, drill.aimed_at_us, drill.struck_at_us, drill.ended_at_us)
         tx.touch({drill.job_id: at_us})

@@ -72,8 +72,8 @@ class Database:
     def write(self, work: Work[T], *, ahead: bool = False) -> T:
         """Run `work` in one transaction, again if it lost against another one.
 
-        SQLite has one writer: most calls wait in a queue for it, those `ahead` do not join the
-        queue. They are the few threads that everything else depends on. Raises BrokenRuleError,
+        SQLite has one writer: most calls wait in a queue for it. Calls with `ahead` skip the queue;
+        they are from the few threads on which everything else depends. Raises BrokenRuleError,
         StoreUnavailableError, or another StoreError; nothing was written then, except when the
         connection was lost in the commit.
         """
@@ -106,7 +106,7 @@ class Database:
         raise AssertionError("the last try returns or raises")
 
     def _end_stuck(self) -> None:
-        """End sessions of this user that stand still in a transaction whose locks others wait for.
+        """End sessions of this user that hang in a transaction whose locks others wait for.
 
         A client that froze in the middle of a statement leaves its session "active", and one that
         froze after a Close or a Flush message leaves it "idle in transaction" without the timer of
@@ -150,7 +150,7 @@ def file_of(url: str) -> Path | None:
 
 
 def check_url(url: str) -> None:
-    """Check a database URL without creating a file or asking a server. Raises StoreError."""
+    """Check a database URL without creating a file or contacting a server. Raises StoreError."""
     parsed = _parse(url)
     if parsed.get_backend_name() != "sqlite":
         Database(url).close()

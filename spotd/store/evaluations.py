@@ -15,7 +15,7 @@ from spotd.store.transaction import Transaction
 
 @dataclass(frozen=True)
 class EvaluationRow:
-    """A measurement that was handed in at `at_us`; `source` is who did: a node's id, or a user."""
+    """A measurement that was reported at `at_us`; `source` is a node's id, or a user."""
 
     job_id: str
     at_us: int
@@ -33,9 +33,9 @@ class EvaluationRepository(Repository):
     def record(self, tx: Transaction, row: EvaluationRow) -> bool:
         """Record a measurement; True if it is new.
 
-        The same measurement of the same job again changes nothing, unless another one of that suite
-        came between: then this one is the newest again. The job is locked, so that of two equal
-        ones the second finds the first.
+        Repeating a measurement of a job changes nothing, unless another one of that suite came
+        between: then this one is the newest again. The job is locked, so that the second of two
+        equal measurements finds the first.
         """
         return record(tx, row)
 

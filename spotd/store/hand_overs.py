@@ -1,4 +1,4 @@
-"""The attempt that trained before the one that begins to train now."""
+"""The hand-over from the attempt that trained before to the one that begins to train now."""
 
 from __future__ import annotations
 

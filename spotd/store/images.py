@@ -74,7 +74,8 @@ class ImageRepository(Repository):
 
     @write
     def request_removal(self, tx: Transaction, node_ids: Collection[str], at_us: int) -> None:
-        """Record that no node starts from these images any more and that they are to be deleted."""
+        """Record that no node may start from these images any more, and that the sweep deletes
+        them."""
         rows = update(schema.images).where(_images.node_id.in_(sorted(node_ids)))
         tx.conn.execute(rows.where(_images.unwanted_at_us == 0).values(unwanted_at_us=at_us))
         tx.market_moved()

@@ -151,10 +151,9 @@ class InstanceRepository(Repository):
         """Compare a complete listing of a cloud, requested at `asked_at_us`, with the provider's
         nodes.
 
-        Nodes launched later, or less than `visibility_s` before, are not judged by it, nor is a
-        missing machine whose link is up, unless spotd ended it. Returns the orphans: instances with
-        an unknown token, or of a node that is gone. An unchanged machine costs no statement of its
-        own.
+        It is no evidence about nodes launched later, or less than `visibility_s` before, nor about
+        a missing machine whose link is up, unless spotd ended it. Returns the orphans: instances
+        with an unknown token, or of a node that is gone. An unchanged machine needs no statement.
         """
         listing = Listing(provider, instances, asked_at_us, at_us, visibility_s)
         return self.session.write(lambda tx: _record_listing(tx, listing))
@@ -194,22 +193,22 @@ def _record_listing(tx: Transaction, listing: Listing) -> list[Instance]:
 
 
 def _note_time(conn: Connection, ids: Sequence[str], listing: Listing, column: str) -> None:
-    """Record that the cloud was asked and reported nothing new about these nodes."""
+    """Record that the cloud was polled and reported nothing new about these nodes."""
     for at in range(0, len(ids), _QUIET):
         some = ids[at : at + _QUIET]
         conn.execute(_ASKED_AT[column], {"asked": listing.asked_at_us, "quiet": some})
 
 
 def unwanted(listing: Listing, by_node: Mapping[str, Instance]) -> list[Instance]:
-    """Live instances that none of the nodes in `by_node` stands for."""
+    """Return live instances that belong to none of the nodes in `by_node`."""
     wanted = {instance.instance_id for instance in by_node.values()}
     return [i for i in listing.instances if i.instance_id not in wanted and i.state not in ENDED]
 
 
 def matched(rows: Sequence[NodeRow], instances: Sequence[Instance]) -> dict[str, Instance]:
-    """Node id -> its instance, by instance id, else by token.
+    """Return node id -> its instance, by instance id, otherwise by token.
 
-    Of several for one token (a cloud that broke its promise) the running one is the node's; the
+    If a cloud broke its promise and has several for one token, the running one is the node's; the
     others are orphans.
     """
     by_id = {row.instance_id: row.id for row in rows if row.instance_id}
@@ -302,7 +301,7 @@ def born_us(row: NodeRow, instance: Instance) -> int:
 
 
 def failed(row: NodeRow, instance: Instance, listing: Listing, code: str) -> dict[str, Any]:
-    """The columns of a node whose launch came to nothing: a late refusal."""
+    """Return the columns of a node whose launch was refused late."""
     return {
         "cloud_state": instance.state.value,
         "surveyed_at_us": max(row.surveyed_at_us, listing.asked_at_us),

@@ -1,7 +1,7 @@
 """Check that a database file is undamaged.
 
-SQLite notices damage only when a statement reads the damaged page, and until then works on what it
-reads. All pages are checked before a daemon starts; some hundred megabytes take a second.
+SQLite notices damage only when a statement reads the damaged page. So all pages are checked before
+a daemon starts; some hundred megabytes take a second.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 There are two kinds of writes and no third: `commit` writes decisions, and is a compare-and-swap on
 the job's version; the repositories' `record…` methods write observations, and only make a job due.
-Each method is one transaction and calls nothing outside. All times are microseconds given by the
+Each method is one transaction and makes no other calls. All times are microseconds given by the
 caller, who owns the clock.
 """
 

@@ -178,7 +178,7 @@ def is_settled(job: Job, desired: Desired) -> bool:
 
 
 def _set_desired(tx: Transaction, job_id: str, desired: Desired, at_us: int) -> Job:
-    """Record what the user wants of the job."""
+    """Record the job's desired state."""
     tx.touch({job_id: at_us})
     job = _known(tx.conn, job_id)
     if is_settled(job, desired):
@@ -249,7 +249,7 @@ _MANY = 500  # ids in one statement
 
 
 class JobRepository(Repository):
-    """Jobs, and what users want of them."""
+    """Jobs, and their desired states."""
 
     @read
     def owners(self, conn: Connection) -> dict[str, str]:
@@ -309,7 +309,7 @@ class JobRepository(Repository):
 
     @read_one
     def find(self, conn: Connection, name_or_id: str) -> Job | None:
-        """The job of that id, else the newest of that name."""
+        """Return the job of that id, otherwise the newest of that name."""
         row = conn.execute(_FOUND, {"wanted": name_or_id}).one_or_none()
         return None if row is None else job_of(row)
 
@@ -355,7 +355,7 @@ class JobRepository(Repository):
     def claim(
         self, conn: Connection, now_us: int, owner: str, limit: int, lease_us: int
     ) -> list[str]:
-        """Claim up to `limit` due jobs that nobody holds a claim on, oldest due first.
+        """Claim up to `limit` due jobs that no daemon has claimed, oldest due first.
 
         A job is due when notes > notes_seen or 0 < wake_at_us <= now. A claim ends with the commit,
         or after `lease_us`.
@@ -377,8 +377,7 @@ class JobRepository(Repository):
 
     @write
     def set_desired(self, tx: Transaction, job_id: str, desired: Desired, at_us: int) -> Job:
-        """Record what the user wants of the job. A finished job stays as it is; a cancel is
-        final."""
+        """Record the job's desired state. A finished job stays as it is; a cancel is final."""
         return _set_desired(tx, job_id, desired, at_us)
 
     @write

@@ -73,9 +73,9 @@ class JournalRepository(Repository):
 def apply_batch(node: NodeProjection, batch: JournalBatch) -> None:
     """Apply a node's entries, with times on the daemon's clock.
 
-    An entry that is older than the batch's newest was written that much earlier. So no deadline
-    comes out too early, even if the node's clock was set in between: nothing new was written before
-    the node was last heard.
+    An entry that is older than the batch's newest was written that much earlier. So no deadline is
+    computed too early, even if the node's clock was set in between: no new entry was written before
+    the node's last message.
     """
     last_us = max(node.columns["heard_at_us"], node.row.requested_at_us)
     newest_us = max((entry.at_us for entry in batch.entries), default=0)
@@ -97,7 +97,7 @@ def _apply(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
             raise WireError("a kind of entry that this version does not know")
         apply(node, entry, at_us)
     except WireError as error:
-        text = f"the node's journal says something wrong ({entry.kind[:40]!r}): {str(error)[:200]}"
+        text = f"the node's journal has an invalid entry ({entry.kind[:40]!r}): {str(error)[:200]}"
         node.say(Event("journal", text, severity=Severity.WARNING), at_us)
 
 

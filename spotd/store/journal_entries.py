@@ -75,7 +75,7 @@ def _image(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
     data, status = entry.data, read_text(entry.data, "status")
     image = read_words(data, "image", "")
     if status == "begin":
-        node.say(Event("image", f"the container image {image} is brought to the machine"), at_us)
+        node.say(Event("image", f"the container image {image} is pulled to the machine"), at_us)
     elif status == "pulling":
         node.say(Event("image", f"pulling: {read_words(data, 'text')}"), at_us)
     elif status == "failed":
@@ -275,7 +275,7 @@ def _released(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
 _ENDS = {
     wire.EXIT_HUNG: "the program was ended",
     wire.EXIT_UNFIT: "the machine was given up",
-    wire.EXIT_DIVERGED: "training diverged for good",
+    wire.EXIT_DIVERGED: "training diverged permanently",
 }
 
 
@@ -301,7 +301,7 @@ def _exited(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
     obeyed = code == wire.EXIT_RELEASED and part is FailedPart.NOTHING
     text = _ENDS.get(code, f"the program ended with code {code}")
     text = PART_FAILED.get(part, text)
-    text = "the program stopped, as asked" if obeyed else text
+    text = "the program stopped as requested" if obeyed else text
     node.say(Event("exited", text), at_us)
 
 

@@ -78,7 +78,7 @@ def read_rest(data: Any, name: str) -> float:
 
 
 def read_losses(data: Any) -> tuple[float, ...]:
-    """Losses. NaN and infinity are retained: divergence looks like that."""
+    """Read losses. NaN and infinity are retained, because they show divergence."""
     losses = data.get("losses", [])
     fits = isinstance(losses, list) and len(losses) <= MAX_LOSSES
     if not fits or any(type(loss) not in (int, float) for loss in losses):

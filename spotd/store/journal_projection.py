@@ -1,4 +1,4 @@
-"""One node while its journal is read: what its entries become, before anything is written."""
+"""The changes of one node that its journal entries cause, collected before they are written."""
 
 from __future__ import annotations
 

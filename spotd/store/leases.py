@@ -1,14 +1,15 @@
-"""Leases of duties: who runs each periodic task that belongs to no job.
+"""Leases of duties, the periodic tasks that belong to no job: one daemon at a time holds each.
 
 Each lease has an epoch, which keeps two daemons apart whatever their clocks say. Every write of a
 duty locks the lease's row for sharing until its transaction ends: a takeover waits for it, and a
 write after a takeover finds another epoch and is refused.
 
-Clocks only decide when a holder counts as dead, each by the clock of the daemon that asks. A lease
-that ends later than that daemon could make it comes from a clock that is ahead (or its own was set
-back): it is cut to a full one from now. So a duty is free one lease after its holder was last
-heard, however far clocks are apart. A daemon whose clock is ahead by more than a lease may take a
-duty from a live holder, which costs that holder a refused write, and keeps it from then on.
+Clocks only decide when a holder counts as dead, by the clock of the daemon that checks. If a lease
+ends later than that daemon's own lease would, the holder's clock is ahead (or the daemon's own was
+set back): it is cut to a full lease from now. So a duty is free one lease after its holder's last
+renewal, however much clocks differ. A daemon whose clock is ahead by more than a lease may take a
+duty from a live holder; one write of that holder is then refused, and the new holder keeps the
+duty.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class LeaseFence:
         """Raises LostLeaseError unless the lease has this epoch, and ends after `until_us` if that
         is given."""
         if lease is None or lease.epoch != self.epoch or lease.until_us < until_us:
-            raise LostLeaseError(f"the duty {self.duty} is not ours any more")
+            raise LostLeaseError(f"another daemon holds the task {self.duty}")
 
 
 class LeaseRepository(Repository):
@@ -102,9 +103,9 @@ class LeaseRepository(Repository):
     def take(self, duty: str, holder: str, now: Callable[[], int], ttl_us: int) -> int | None:
         """Take the lease of a duty and return its epoch; None if another holder has it.
 
-        With `ttl_us` 0 it is released. A takeover waits for writes that are under way, and reads
-        the clock after that, when nobody else can change the lease: a holder that was frozen does
-        not cut another's lease by a time long past.
+        With `ttl_us` 0 it is released. A takeover waits for writes in progress, and reads the clock
+        after that, when no other daemon can change the lease: so a holder that was frozen does not
+        cut another's lease by a time long past.
         """
 
         def work(conn: Connection) -> int | None:

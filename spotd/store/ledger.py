@@ -40,8 +40,8 @@ class SegmentRow:
     """A period of one node at one price. `end_us` is 0 while it runs.
 
     `state` is "unknown" (launch in flight, counted at its worst case), "open", "closed", or "void"
-    (no instance was created: costs nothing). `invoiced_microusd` is what an invoice charged for it,
-    known since `reconciled_at_us` (0: not known).
+    (no instance was created: costs nothing). `invoiced_microusd` is the amount of an invoice for
+    it, known since `reconciled_at_us` (0: not known).
     """
 
     node_id: str
@@ -146,7 +146,8 @@ def _end_us(row: Stretch, at_us: int) -> int:
 
 
 def opened(last: Stretch, launched_at_us: int) -> Columns | None:
-    """The columns of a running segment whose machine is known to exist; None if that is no news."""
+    """Return the columns of a running segment whose machine is known to exist; None if
+    unchanged."""
     if last.state != UNKNOWN:
         return None
     return {"state": OPEN, "start_us": max(launched_at_us, last.start_us)}
@@ -237,7 +238,7 @@ def _insert(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def confirm(tx: Transaction, node_id: str, launched_at_us: int) -> None:
-    """A machine is known to exist since `launched_at_us`: its segment opens then.
+    """Open the segment of a machine that is known to exist since `launched_at_us`.
 
     A node whose segment had ended already (declared absent too early, or missing from one listing)
     continues where the last one ended, so that no paid time is lost.
@@ -437,7 +438,7 @@ def repriced_jobs(conn: Connection, provider: str, offers: Mapping[str, Offer]) 
 
 
 def stretch_of(row: SegmentRow, now_us: int) -> Segment:
-    """A segment as the cost functions take it, up to now while it runs. Not for void ones."""
+    """Convert a segment for the cost functions, up to now while it runs. Not for void ones."""
     return Segment(
         row.start_us,
         row.end_us or max(now_us, row.start_us),

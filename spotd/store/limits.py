@@ -40,8 +40,8 @@ class LimitRoom:
         self._use: LimitUse | None = None
 
     def take(self, job: Job, user: str, added: Sequence[Node]) -> str:
-        """Count `added` and return "", or return which limit or whose turn prevents it, counting
-        nothing.
+        """Count `added` and return "", or count nothing and return the limit or the job ahead that
+        prevents it.
 
         `user` is the job's user.
         """

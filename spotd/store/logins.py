@@ -1,6 +1,6 @@
 """Tokens for the dashboard, and the sessions of people who have logged in there.
 
-Neither is stored itself: a token and a session's cookie are known by their SHA-256.
+Only the SHA-256 of a token or of a session's cookie is stored.
 """
 
 from __future__ import annotations
@@ -32,10 +32,9 @@ class UserToken:
 
 @dataclass(frozen=True)
 class LoginSession:
-    """A person who is logged in until `expires_at_us`.
+    """The session of a person, valid until `expires_at_us`.
 
-    `token_id` is the token that the person has logged in with, "" after a login at an identity
-    provider.
+    `token_id` is the token of the login, "" after a login at an identity provider.
     """
 
     digest: str

@@ -39,7 +39,7 @@ _offers, _refusals, _nodes = schema.offers.c, schema.refusals.c, schema.nodes.c
 
 
 def _version(name: str) -> Label[int]:
-    """The version of what is cached under that name."""
+    """The version of the data that is cached under that name."""
     counters = schema.counters.c
     query = select(counters.value).where(counters.name == name)
     return query.scalar_subquery().label(name)
@@ -76,8 +76,8 @@ _WAITING = select(schema.jobs.c.id).where(
 
 
 def committed_use(conn: Connection) -> Row[Any, Any, Any, Any]:
-    """(nodes, rate, market, offers): nodes not gone, including launching and unknown ones, their
-    cost per hour including storage, and the versions of what `Markets` caches."""
+    """Return (nodes, rate, market, offers): nodes not gone, including launching and unknown ones,
+    their cost per hour including storage, and the versions of the data that `Markets` caches."""
     return conn.execute(_USE).one()
 
 
@@ -191,7 +191,7 @@ class MarketRepository(Repository):
 
     @write
     def record_provider(self, tx: Transaction, provider: str, disabled: str, at_us: int) -> None:
-        """Record that a provider is out of use (`disabled` says why) or in use again ("").
+        """Record that a provider cannot be used (`disabled` is the reason) or is used again ("").
 
         Alerts once if that lasts.
         """
@@ -344,7 +344,7 @@ def _keep_history(conn: Connection, offers: Iterable[Offer], at_us: int) -> None
 
 
 def _waiting_jobs(conn: Connection) -> list[str]:
-    """Jobs that are to run and have no machine."""
+    """Return jobs whose desired state is to run and that have no machine."""
     return list(conn.execute(_WAITING).scalars())
 
 

@@ -64,9 +64,9 @@ class PoolRow:
     """Machines of one offer with the same outcome.
 
     `outcome` is the request's: "" while it is open, "moved" for a machine that another attempt took
-    over; `reason` is "" unless the machine was preempted or lost, and `noticed` whether with a
-    notice. `seconds` sums their lifetimes; the histograms are of hello after the request, of notice
-    lengths, and of the time left when work was released.
+    over; `reason` is "" unless the machine was preempted or lost, and `noticed` says whether it had
+    a notice. `seconds` sums their lifetimes; the histograms are of the time from the request to the
+    agent's first message, of notice lengths, and of the time left when work was released.
     """
 
     offer_key: str
@@ -115,10 +115,10 @@ class RateRow:
 class MetricRecords:
     """All records.
 
-    `saved_at_us`: unfinished job -> time of its newest checkpoint. `usage`: job -> what its
-    machines reported in the last 15 min. `overdue_us`: since when the oldest due job waits for a
-    decision, 0 for none. `held`: holder -> number of duties. `disabled`: provider -> out of use for
-    its credentials. `projects`: of the jobs in `spent` and `rates`.
+    `saved_at_us`: unfinished job -> time of its newest checkpoint. `usage`: job -> its machines'
+    reports of the last 15 min. `overdue_us`: since when the oldest due job waits for a decision, 0
+    for none. `held`: holder -> number of duties. `disabled`: provider -> whether its credentials
+    are refused. `projects`: of the jobs in `spent` and `rates`.
     """
 
     pools: Sequence[PoolRow] = ()
@@ -154,8 +154,8 @@ _SEEN = case((_nodes.heard_at_us > _nodes.seen_at_us, _nodes.heard_at_us), else_
 class MetricQueries:
     """Reads the records; one caller at a time.
 
-    Caches what cannot change: the project of a job, and the id up to which events are too old to
-    count.
+    Caches values that cannot change: the project of a job, and the id up to which events are too
+    old to count.
     """
 
     def __init__(self) -> None:
@@ -191,8 +191,8 @@ class MetricQueries:
         return {job_id: self._projects.get(job_id, "") for job_id in job_ids}
 
     def _usage(self, conn: Connection, since_us: int) -> dict[str, list[Mapping[str, Any]]]:
-        """Usage reports since `since_us`. Ids follow the order of commits: what was too old stays
-        so."""
+        """Return usage reports since `since_us`. Ids follow the order of commits, so reports that
+        were too old stay too old."""
         young = and_(_events.id > self._after, _events.at_us >= since_us)
         first = conn.execute(select(func.min(_events.id)).where(young)).scalar_one()
         newest = conn.execute(select(func.max(_events.id))).scalar_one() or 0
@@ -302,9 +302,9 @@ def _pool_rows(conn: Connection) -> list[PoolRow]:
 
 
 def _save_rows(conn: Connection) -> list[SaveRow]:
-    """Checkpoints by trigger, and what they uploaded.
+    """Return checkpoints by trigger, with their uploaded bytes.
 
-    The manifest by which a script finishes uploads nothing, and is not counted.
+    The final manifest of a script uploads nothing, and is not counted.
     """
     query = (
         select(

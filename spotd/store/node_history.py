@@ -63,10 +63,11 @@ class NodeHistoryRepository(Repository):
 
     @read
     def observed_lifetimes(self, conn: Connection, since_us: int) -> list[ObservedLifetimes]:
-        """Machine time since `since_us` by offer, and how many machines were preempted or lost.
+        """Return machine time since `since_us` by offer, and the number of preempted or lost
+        machines.
 
-        A machine's time counts from its launch until it left; while it runs, until it was last seen
-        or heard.
+        A machine's time counts from its launch until it left; while it runs, until its last listing
+        or message.
         """
         nodes = schema.nodes.c
         began = case((nodes.launched_at_us > since_us, nodes.launched_at_us), else_=since_us)

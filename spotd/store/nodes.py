@@ -1,4 +1,4 @@
-"""Nodes, and what calls of their clouds and agents returned."""
+"""Nodes, and the results of calls to their clouds and agents."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class NodeRepository(Repository):
         if image.size_gib:
             known["size_gib"] = image.size_gib
         if image.state is ImageState.FAILED:
-            values["image_error"] = image.error or "the cloud says that it failed"
+            values["image_error"] = image.error or "the cloud reports that it failed"
         elif image.state is ImageState.AVAILABLE and row.state not in _LEAVING:
             values["imaged_at_us"] = known["made_at_us"] = at_us
         change(tx.conn, node_id, **values)
@@ -194,7 +194,7 @@ class NodeRepository(Repository):
 
     @write
     def mark_silent_due(self, tx: Transaction, before_us: int) -> None:
-        """Make the jobs due whose booted nodes were neither heard nor booted since `before_us`.
+        """Make jobs due if a booted node has neither booted nor sent a message since `before_us`.
 
         Nodes that exited, or are terminating or gone, do not count.
         """
@@ -288,16 +288,16 @@ def launched(row: NodeRow, instance_id: str, at_us: int) -> dict[str, object]:
 
 
 def starts_to_cost(row: NodeRow) -> bool:
-    """Whether the segment of a node opens. Of gone nodes only those whose instance was unknown are
-    counted: others have ended."""
+    """Return whether the segment of a node opens. A node that is gone counts only if its instance
+    was unknown: others have ended."""
     return bool(row.state != NodeState.GONE.value or not row.instance_id)
 
 
 def refused(row: NodeRow, code: str, text: str, at_us: int) -> dict[str, object]:
     """The columns of a node whose launch was refused.
 
-    Only the answer to the first call is final: an earlier call whose answer was lost may have
-    created an instance, and a cloud may check credentials and quota before the token.
+    Only the answer to the first call is final. Otherwise an earlier call whose answer was lost may
+    have created an instance, and a cloud may check credentials and quota before the token.
     """
     values: dict[str, object] = {"launch_error": text or code, "launch_error_code": code}
     if row.effect_armed_at_us in (0, row.requested_at_us):

@@ -10,10 +10,10 @@ from spotd.store.journal_fields import read_flag, read_int, read_text
 from spotd.wire import MAX_NUMBER, WireError, shown
 
 _PLANS = {
-    "train": "trains on, and begins its last save in {start:.0f} s at the latest",
+    "train": "keeps training, and begins its last save in {start:.0f} s at the latest",
     "save": "begins its last save now",
-    "finish": "finishes the upload in flight, for a fresh save does not fit",
-    "release": "gives its last durable checkpoint away at once, for nothing else fits",
+    "finish": "finishes the upload in flight, because a new save does not fit",
+    "release": "releases the job at its last durable checkpoint at once, because no save fits",
 }
 _FIGURES = ("left_s", "start_in_s", "end_in_s", "margin_s", "save_s", "flight_s")
 _OUTCOMES = ("predicted_s", "took_s")
@@ -30,7 +30,7 @@ def event_of(data: Mapping[str, Any]) -> Event:
     start_s, margin_s = _seconds(data, "start_in_s"), _seconds(data, "margin_s")
     text += _PLANS.get(action, f"plans to {action}").format(start=start_s)
     if action != "release":
-        text += f"; by what was measured that ends {margin_s:.0f} s before the machine does"
+        text += f"; by the measurements that ends {margin_s:.0f} s before the machine does"
     return Event("plan", text, data=forecast)
 
 
@@ -41,7 +41,7 @@ def _ended(data: Mapping[str, Any], action: str, forecast: Mapping[str, object])
     text += f", {predicted_s:.1f} s predicted"
     if data.get("margin_s") is not None:
         text += f", {_seconds(data, 'margin_s'):.1f} s before the end"
-    text += "" if in_time else ": what was begun was not done in time"
+    text += "" if in_time else ": the save was not done in time"
     severity = Severity.INFO if in_time else Severity.WARNING
     return Event("plan_ended", text, severity=severity, data={**forecast, "kept": in_time})
 

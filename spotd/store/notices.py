@@ -87,10 +87,10 @@ def record(tx: Transaction, observed: Sequence[NoticeObservation]) -> None:
 
 
 def after(old: NoticeRecord | None, observed: NoticeObservation) -> tuple[NoticeRecord, bool]:
-    """A notice's record after an observation, and whether that is news.
+    """Return a notice's record after an observation, and whether it is new.
 
-    A known notice keeps the time it was first heard, and takes the earlier of two deadlines. One
-    that was withdrawn is news again.
+    A known notice keeps the time at which it was first received, and takes the earlier of two
+    deadlines. A notice that was withdrawn is new again.
     """
     times = (observed.heard_at_us, observed.deadline_us)
     if old is None:

@@ -1,4 +1,4 @@
-"""Orphans: machines that no node stands for, and the permission to delete them."""
+"""Orphans, machines that belong to no node, and the permission to delete them."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ _PAST = (
 
 
 class OrphanRepository(Repository):
-    """Machines that no node stands for."""
+    """Machines that belong to no node."""
 
     @read
     def known(
         self, conn: Connection, provider: str, instances: Sequence[OwnedResource]
     ) -> dict[str, NodeRowTimes]:
-        """The instances, by id, that a node stands or stood for, and the times of that node.
+        """Return the instances, by id, that belong or belonged to a node, with the node's times.
 
-        A node stands for an instance with its token, or without a token, with its instance id.
+        An instance belongs to the node with its token, or, without a token, with its instance id.
         """
         known_rows: dict[str, NodeRowTimes] = {}
         for at in range(0, len(instances), _SOME):
@@ -67,9 +67,9 @@ class OrphanRepository(Repository):
 
     @write_unfenced
     def release(self, conn: Connection, name: str, at_us: int) -> None:
-        """Record that a person allows the deletion of orphans that existed at `at_us`.
+        """Record that the operator allows the deletion of orphans that existed at `at_us`.
 
-        `name` is a provider's for its machines, or names what machines left there
+        `name` is a provider's for its machines, or the key of its leftovers
         (`orphan_policy.leftovers_of`).
         """
         where = _counters.name == RELEASED + name

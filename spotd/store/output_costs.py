@@ -15,8 +15,8 @@ from spotd.planner.core.shard_stores import gb_microusd, place_of, store_of
 from spotd.store.checkpoint_costs import Window, storage_items
 from spotd.store.outputs import StoredOutput
 
-NO_PRICE = "what {name}'s outputs cost in {store} is not known: no price is listed"
-NO_EGRESS = "what {name}'s outputs cost on their way from {place} to {store} is not known"
+NO_PRICE = "the cost of {name}'s outputs in {store} is not known: no price is listed"
+NO_EGRESS = "the cost of transferring {name}'s outputs from {place} to {store} is not known"
 
 
 def output_costs(
@@ -29,7 +29,7 @@ def output_costs(
 ) -> tuple[list[Item], list[str]]:
     """Costs of uploaded outputs in the window, and texts about what is unknown.
 
-    They stay in the job's own store until somebody deletes them there, which is not on record.
+    They stay in the job's own store until a user deletes them there, which spotd does not notice.
     Costs of adjacent windows add up.
     """
     stored = [row for row in uploads if row.new_bytes and row.stored_at_us < window.until_us]

@@ -15,8 +15,8 @@ from spotd.store.transaction import Transaction
 class StoredOutput:
     """One upload: the key of its manifest in the job's store, and what the manifest names.
 
-    `new_bytes` is the part of `bytes` that no earlier upload of the job had stored. `text` says
-    which files are missing, and why.
+    `new_bytes` is the part of `bytes` that no earlier upload of the job had stored. `text` names
+    the missing files, with reasons.
     """
 
     job_id: str

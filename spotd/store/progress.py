@@ -243,8 +243,8 @@ class ProgressRepository(Repository):
     def recent_throughput(self, conn: Connection, now_us: int) -> Recent:
         """Jobs with a running node that may be slow: health spec and reports of the newest attempt.
 
-        Jobs whose newest window is plainly healthy are left out. The database adds up: only the
-        rows of the few jobs that may be slow are loaded.
+        Jobs whose newest window is clearly healthy are left out. The database computes the sums, so
+        only the rows of the few jobs that may be slow are loaded.
         """
         specs = {row.id: decode_spec(row.spec).monitoring.health for row in conn.execute(_RUNNING)}
         start_us = since_us(specs.values(), now_us)
@@ -271,6 +271,6 @@ def may_be_slow(row: Row[Any, Any, Any, Any, Any] | ThroughputWindow, spec: Heal
 
 
 def steps_of(row: ProgressRow) -> Steps:
-    """A progress report as the cost functions take it."""
+    """Convert a progress report for the cost functions."""
     times = (row.first_at_us, row.last_at_us, round(row.busy_s * S), row.at_us)
     return Steps(row.generation, row.from_step, row.to_step, *times)

@@ -30,8 +30,8 @@ class ProviderStatus:
 def judge(
     was: ProviderStatus | None, provider: str, disabled: str, at_us: int
 ) -> tuple[ProviderStatus, Event | None]:
-    """The new status, and the event to record, when a provider is out of use (`disabled` says why)
-    or in use ("").
+    """Return the new status, and the event to record, when a provider cannot be used (`disabled` is
+    the reason) or is used ("").
 
     Another text for the same refusal does not change its start.
     """
@@ -46,7 +46,7 @@ def judge(
 
 def _refused(provider: str, disabled: str) -> Event:
     text = (
-        f"{provider} refuses our credentials and is out of use: {disabled}. Nothing is launched "
+        f"{provider} refuses spotd's credentials and is not used: {disabled}. Nothing is launched "
         "there, and nothing that runs there can be ended, until they work again: put "
         f"[providers.{provider}] right, and look with `spotctl doctor`"
     )
@@ -54,7 +54,7 @@ def _refused(provider: str, disabled: str) -> Event:
 
 
 def _back(provider: str) -> Event:
-    text = f"{provider} takes our credentials again and is in use"
+    text = f"{provider} accepts spotd's credentials again and is used"
     return Event("credentials", text, alert=True, key=_key(provider))
 
 

@@ -211,9 +211,9 @@ def turn_of(job_id: str, name: str, spec: JobSpec, user: str, row: Any) -> Queue
 def asker_of(
     line: QueueSnapshot, row: Any, spec: JobSpec, user: str, at_us: int, key: str = ""
 ) -> WaitingRequest:
-    """The waiting request of a job that asks again at `at_us`, or asked for the offer `key`
-    then."""
-    share = line.share(spec.queue.project, user)
+    """Return the waiting request of a job that checks again at `at_us`, or requested the offer
+    `key` then."""
+    share = line.share(spec.project, user)
     turn = QueueEntry(
         job_id=row.id,
         name=row.name,
@@ -282,7 +282,7 @@ def line_of(
 
 
 def asking(line: QueueSnapshot, job: Job, user: str, added: Sequence[Node]) -> QueueEntry:
-    """The entry of a job that is to launch `added`."""
+    """Return the entry of a job that is about to launch `added`."""
     spec = job.spec
     return QueueEntry(
         job_id=job.id,

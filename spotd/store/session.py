@@ -23,9 +23,9 @@ R = TypeVar("R", bound="Repository")
 class Session:
     """One database for one caller, who may hold a lease.
 
-    `fence` runs first in the transaction of every write, and raises LostLeaseError if the caller's
-    lease is another's by now. `notify` is called after each transaction that made a job due, on the
-    caller's thread.
+    `fence` runs first in the transaction of every write, and raises LostLeaseError if another
+    daemon now holds the caller's lease. `notify` is called after each transaction that made a job
+    due, on the caller's thread.
     """
 
     def __init__(
@@ -39,9 +39,9 @@ class Session:
         self.fence = fence
 
     def write(self, work: Callable[[Transaction], T], *, urgent: bool = False) -> T:
-        """Run `work` in one transaction, and flush what it collected.
+        """Run `work` in one transaction, and flush the changes that it collected.
 
-        An `urgent` one does not wait in line for SQLite's only writer. Raises LostLeaseError,
+        An `urgent` one does not wait in the queue for SQLite's only writer. Raises LostLeaseError,
         writing nothing, as `fence` does; and as `Database.write`.
         """
         due = False

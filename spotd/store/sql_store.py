@@ -50,7 +50,7 @@ def open_store(
     """Open the store at `url`; an empty database gets its tables and its deployment id.
 
     `notify` is called after every transaction that made a job due, on the caller's thread.
-    Raises StoreError, StoreUnavailableError or SchemaVersionError, each saying what to do.
+    Raises StoreError, StoreUnavailableError or SchemaVersionError; each message has the fix.
     """
     database = Database(url)
     try:

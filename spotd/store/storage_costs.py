@@ -1,6 +1,6 @@
-"""The costs of a job's checkpoints beside its machines: storage, requests and egress.
+"""The costs of a job's checkpoints in addition to its machines: storage, requests and egress.
 
-They are estimated from dated list prices and what is on record.
+They are estimated from dated list prices and the record.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class StorageCost:
     at_us: int
 
 
-NO_EGRESS = "what {name}'s checkpoints cost on their way from {place} to {store} is not known"
+NO_EGRESS = "the cost of transferring {name}'s checkpoints from {place} to {store} is not known"
 COMMIT_WRITES = 2  # beside its parts: the manifest, and HEAD
 
 
@@ -181,7 +181,7 @@ class StorageCostRepository(Repository):
     def record(self, tx: Transaction, row: StorageCost) -> None:
         """Replace the cost of that job and month.
 
-        It counts in what the job has spent, its rate in committed use; the job is due if the cost
+        It counts in the job's spending, its rate in committed use; the job becomes due if the cost
         grew.
         """
         this = (_carriage.job_id == row.job_id) & (_carriage.month_us == row.month_us)

@@ -134,7 +134,7 @@ class Transaction:
         return int(self.conn.execute(_ADD, {"counter": counter, "more": more}).scalar_one())
 
     def flush(self) -> None:
-        """Write what was collected; the last call of the transaction."""
+        """Write the collected changes; the last call of the transaction."""
         if self._events or self._progress:
             self._flush_rows()
         for name in sorted(self._moved):

@@ -100,7 +100,7 @@ def revision_of(conn: Connection) -> str | None:
     place = conn.engine.url.render_as_string(hide_password=True)
     if "alembic_version" not in tables:
         text_ = f"the database {place} holds tables that are not spotd's"
-        raise StoreError(f"{text_}: give spotd a database of its own")
+        raise StoreError(f"{text_}: use a database that only spotd uses")
     revisions = conn.execute(text("SELECT version_num FROM alembic_version")).scalars().all()
     if len(revisions) > 1:
         named = " and ".join(sorted(map(str, revisions)))

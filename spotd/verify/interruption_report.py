@@ -191,7 +191,7 @@ def build_report(observations: TestObservations, cloud: str, at: str) -> dict[st
 
 def render_markdown(report: Row) -> str:
     """Render a report of `build_report` as Markdown."""
-    verdict = "the job went on" if report["ok"] else "**failed**"
+    verdict = "the job continued" if report["ok"] else "**failed**"
     interrupted = report["from"]
     machine = (
         f"{interrupted['instance_type']} in {interrupted['zone']}" if interrupted else "no machine"

@@ -106,7 +106,7 @@ class InterruptionTest:
             if time.monotonic() > deadline_s:
                 expected = "trained again" if noticed else "heard a notice"
                 raise InterruptionTestError(
-                    f"the job has not {expected} in time: what is above is all"
+                    f"the job has not {expected} in time: the steps above are all"
                 )
             time.sleep(POLL_S)
 

@@ -260,7 +260,7 @@ class Proof:
             pass
         finally:
             channel.close()
-        raise LiveError(f"the agent says nothing for {CALL_TIMEOUT_S:.0f} s")
+        raise LiveError(f"the agent has sent nothing for {CALL_TIMEOUT_S:.0f} s")
 
     # --- time and termination
 

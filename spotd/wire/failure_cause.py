@@ -147,7 +147,7 @@ _SIGNALS = {
     9: "SIGKILL: killed, as the kernel does when memory runs out",
     11: "SIGSEGV: segmentation fault",
     13: "SIGPIPE: it wrote to a closed pipe",
-    15: "SIGTERM: told to end",
+    15: "SIGTERM: asked to end",
     24: "SIGXCPU: out of CPU time",
     25: "SIGXFSZ: file too large",
 }

@@ -77,7 +77,7 @@ def read_number(value: object, name: str) -> float:
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):
-        raise WireError(f"field {name!r} is not a number that can be reckoned with")
+        raise WireError(f"field {name!r} is not a finite number")
     return number
 
 

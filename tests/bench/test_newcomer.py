@@ -49,7 +49,7 @@ def test_a_program_has_one_row_before_and_after() -> None:
     resumes = replace(SEEN, program="loop/resumes.py", lines_changed=5, resumed=True, lost_s=0.04)
     beside = replace(SEEN, program="beside/train.py", resumed=True, lost_s=2.0)
     assert list(summary([noticed, SEEN, resumes, beside]))[2:] == [
-        "| loop | begins anew, and spotd says so | 5.0 s, 12.3 s | 5 | 0.0 s |",
+        "| loop | starts from the beginning, and spotd reports it | 5.0 s, 12.3 s | 5 | 0.0 s |",
         "| beside | resumes | 2.0 s | 0 | 2.0 s |",
     ]
 

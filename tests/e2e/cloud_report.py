@@ -80,11 +80,11 @@ class Evidence:
             (left == 0, f"{left} machines left in AWS, Google Cloud and Azure"),
             (
                 self.orphan_s == 0,
-                f"{self.orphan_s:g} machine-seconds leaked, by the clouds' own books",
+                f"{self.orphan_s:g} machine-seconds leaked, by the clouds' own records",
             ),
             (
                 slowest_s <= MAX_RELEASE_DELAY_S,
-                f"machines not wanted any more ended within {slowest_s:.2f} s",
+                f"machines that were no longer needed ended within {slowest_s:.2f} s",
             ),
         ]
 

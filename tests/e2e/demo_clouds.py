@@ -80,7 +80,7 @@ class CloudStory(DemoRun):
             for cloud in RECLAIMED:
                 node = self._await_training_on(job_id, cloud)
                 self._pause(job_id, TRAIN_S)
-                self.screen.add_event("strike", f"{cloud} takes its machine in {node['zone']} back")
+                self.screen.add_event("fault", f"{cloud} takes its machine in {node['zone']} back")
                 self.box.preempt(str(node["instance_id"]))
             self._finish(job_id)
         return job_id
@@ -238,7 +238,10 @@ def main(argv: Sequence[str]) -> int:
     console.print(table(evidence))
     for good, text in evidence.verdicts():
         console.print(f"{'✔' if good else '✘'} {text}", highlight=False, soft_wrap=True)
-    took = f"{evidence.wall_s:.0f} s for the reclaimed job; the uninterrupted one came on top"
+    took = (
+        f"{evidence.wall_s:.0f} s for the reclaimed job, and additional time for the "
+        "uninterrupted one"
+    )
     console.print(took, highlight=False)
     console.print(f"report: {given.out / 'report.json'}", highlight=False, soft_wrap=True)
     return 0 if evidence.proven() else 1

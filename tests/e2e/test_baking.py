@@ -75,7 +75,7 @@ def _bake(box: CloudBox, clouds: Clouds, capsys: pytest.CaptureFixture[str]) -> 
     assert spotctl(box, "run", "job.yaml", "-d") == ExitCode.USAGE
     assert "no image 'torch' was baked" in capsys.readouterr().err
     assert spotctl(box, "image", "bake", "bake.yaml", "--infra", "aws/us-west-2") == 0
-    assert "image torch is there, in aws/us-west-2" in capsys.readouterr().err
+    assert "image torch is available in aws/us-west-2" in capsys.readouterr().err
     [created] = [one for one in clouds.aws.ec2.seen if one.action == "CreateImage"]
     assert "spotd-baked" in created.body.values()
     assert spotctl(box, "image", "ls", "-o", "json") == 0

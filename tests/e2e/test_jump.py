@@ -133,5 +133,5 @@ def test_a_jump_host_that_dies_ends_no_machine_and_is_told_of_once(
     assert job["generation"] == 1, "on the machine that it began on"
     host = f"root@{private.jump.cable.host}:22"
     assert gone.startswith(f"jump host {host} of provider aws cannot be reached: ")
-    assert back == "the jump host of provider aws lets us through again"
+    assert back == "the jump host of provider aws responds again"
     wait_for("the machine to be given back", lambda: not private.machines.running(), UP_S)

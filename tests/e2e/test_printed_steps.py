@@ -77,5 +77,7 @@ def test_printed_steps_tell_what_is_lost(
     else:
         (text,) = told
         assert ended["lost_s"] > 5.0
-        assert text.startswith("the program has begun anew: it prints step 1, and an earlier")
+        assert text.startswith(
+            "the program has started from the beginning: it prints step 1, and an earlier"
+        )
         assert (ended["recoveries"], ended["restarts_anew"]) == (0, 1)

@@ -128,7 +128,7 @@ def test_who_looks_and_who_changes_things_are_two_groups(spotd: Container) -> No
     run = ("run", "/opt/job.yaml", "--detach")
     code, said = ctl(spotd, "viola", *run)
     assert code == ExitCode.AUTH, said
-    assert "viola may look but not change anything" in said
+    assert "viola may read but not change anything" in said
     good(spotd, "alice", *run)
     assert "nightly" in ctl(spotd, "viola", "ps")[1]
     good(spotd, "alice", "cancel", "nightly")
@@ -237,17 +237,17 @@ def test_its_configuration_is_read_anew(spotd: Container) -> None:
     """And a wrong one changes nothing, which whoever looks is told."""
     good(spotd, "viola", "ps")
     stricter = CONFIG + '[access]\nviewers = "spotd-admin"\n'
-    reloaded(spotd, stricter, "was read anew: access.viewers")
+    reloaded(spotd, stricter, "was read again: access.viewers")
     assert ctl(spotd, "viola", "ps")[0] == ExitCode.AUTH
     good(spotd, "alice", "ps")
-    refused = "the configuration was not read anew"
+    refused = "the configuration was not applied"
     reloaded(spotd, CONFIG + "[limits]\nmax_nodes = 0\n", f"{refused}, the one before stays in")
     assert "limits.max_nodes" in status(spotd)
     assert refused in spotd.journal(UNIT)
     assert ctl(spotd, "viola", "ps")[0] == ExitCode.AUTH, "the one before stays in force"
     elsewhere = f'state_dir = "/tmp/x"\n{CONFIG}'
     reloaded(spotd, elsewhere, "state_dir: cannot change while spotd runs")
-    reloaded(spotd, CONFIG, "was read anew: access.viewers")
+    reloaded(spotd, CONFIG, "was read again: access.viewers")
     good(spotd, "viola", "ps")
     assert "canary" not in spotd.journal(UNIT)
 

@@ -69,7 +69,7 @@ _NAMES = "it names no resource"
 NEVER: dict[tuple[str, str], str] = {
     **{(m, f): _BUYS for m in METHODS if m != "launch" for f in ("no capacity", "quota", PRICE)},
     **{(m, GONE): _NAMES for m in ("offers", "list", "notices", "leftovers")},
-    ("offers", HIDDEN): "it reads none of our resources",
+    ("offers", HIDDEN): "it reads none of spotd's resources",
     ("notices", HIDDEN): "a notice that is not visible yet is reported by the machine itself",
 }
 # (make, method) -> why no fault can happen there.

@@ -122,7 +122,7 @@ def test_a_trace_shows_what_happens_and_what_was_decided(
     assert main([*command, "--trace"]) == 0
     told = capsys.readouterr().out.splitlines()
     assert any(line.endswith("box0/1 before commit_many") for line in told)
-    assert any("j000000000 requested: asked for " in line for line in told)
+    assert any("j000000000 requested: requested " in line for line in told)
     moments = [float(line.split()[0]) for line in told[:-3] if line[0].isdigit()]
     assert moments == sorted(moments)
     with pytest.raises(SystemExit):

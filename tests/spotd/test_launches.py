@@ -154,7 +154,7 @@ def test_why_says_that_a_cloud_is_not_configured(stage: Stage) -> None:
     assert view is not None
     market = market_now(stage.world, stage.timing)
     (why,) = decide(view, market, stage.clock.now_us()).reasons
-    assert "put [providers.aws] back" in why
+    assert "add [providers.aws] again" in why
 
 
 def test_a_create_that_was_never_sent_is_void(stage: Stage) -> None:
@@ -165,7 +165,7 @@ def test_a_create_that_was_never_sent_is_void(stage: Stage) -> None:
     stage.run(lambda s: s.nodes("j1", NodeState.RUNNING), limit_s=30.0)
     node = _first_on_aws(stage)
     assert node.state is NodeState.GONE
-    assert "put [providers.aws] back" in node.departure.leave_text
+    assert "add [providers.aws] again" in node.departure.leave_text
     assert _segments(stage, node) == ["void"]
 
 

@@ -156,7 +156,7 @@ def unread_for_hours(stage: Stage) -> Callable[[], None]:
     (told,) = [r.event for r in stage.store.events.rows("j1") if r.event.kind == "unconfirmed"]
     assert told.alert
     assert "access denied" in told.text
-    assert f"let spotd read {stage.job().spec.checkpoint.store}" in told.text
+    assert f"give spotd read access to {stage.job().spec.checkpoint.store}" in told.text
     passes = [r.event.text for r in stage.store.events.rows("j1") if r.event.kind == "pass"]
     assert "another starts once its last checkpoint is read" in passes[-1]
     assert "access denied" in passes[-1]

@@ -96,4 +96,4 @@ def test_killed_at_640_it_goes_on_from_600_alone_or_says_that_it_is_500(killed: 
         shard.unlink()  # its weights
     step, skipped, _ = killed.resumed(4, 510)
     assert (step, skipped) == (500, [600])
-    assert "goes on after step 500" in killed.trainer.output()
+    assert "continues after step 500" in killed.trainer.output()

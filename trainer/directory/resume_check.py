@@ -70,7 +70,8 @@ class ResumeCheck:
     def report_behind(self, name: str, restored: int) -> None:
         """Report that the program writes lower numbers than it had reached before."""
         text = (
-            f"the program has begun anew: it writes {name}, and {restored} was restored. Nothing "
+            f"the program has started from the beginning: it writes {name}, and {restored} was "
+            "restored. Nothing "
             f"is saved until it is beyond {restored}, so that the restored checkpoint stays"
         )
         self._warn(text, {"restored": restored})
@@ -80,7 +81,10 @@ class ResumeCheck:
         if self._rewriting:
             return
         self._rewriting = True
-        text = f"the program has begun anew: it writes {name} again, and {restored} was restored"
+        text = (
+            f"the program has started from the beginning: it writes {name} again, and "
+            f"{restored} was restored"
+        )
         self._warn(text, {"restored": restored})
 
     def _warn(self, text: str, about: Mapping[str, Any]) -> None:

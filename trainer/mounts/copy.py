@@ -76,7 +76,7 @@ class Copy:
             message = (
                 f"{self._store.url} has {size} bytes to copy, and the disk has room for {free}"
             )
-            raise MountError(f"{message}: ask for more with disk_size")
+            raise MountError(f"{message}: request more with disk_size")
         try:
             with ThreadPoolExecutor(MAX_PARALLEL, thread_name_prefix="copy") as pool:
                 for item in missing:

@@ -115,7 +115,7 @@ class World:
         except RuntimeError as error:  # raised by all backends of torch
             if self.rank:
                 raise
-            print(f"not every rank heard how it ended: {error}", file=sys.stderr, flush=True)
+            print(f"not every rank received the result: {error}", file=sys.stderr, flush=True)
             return number
 
     def broadcast_tensors(self, tensors: Sequence[Tensor]) -> None:

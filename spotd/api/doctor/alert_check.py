@@ -37,8 +37,8 @@ def _check(name: str, problem: str, out_of_use: bool, row: RouteRow | None, now_
         fix = "see that the box reaches it, and that its URL is the one that was given out"
         return Check(label, False, f"{problem}; {delivery}{waiting}", fix)
     if out_of_use:
-        fix = f"give it the URL of a webhook that is there, then: {test}"
-        return Check(label, False, f"out of use: its address refused it for good; {delivery}", fix)
+        fix = f"configure the URL of an existing webhook, then: {test}"
+        return Check(label, False, f"disabled: its address no longer exists; {delivery}", fix)
     if row and row.error:
         late = now_us - row.since_us > LATE_US
         return Check(label, not late, f"{delivery}{waiting}", test, doubtful=not late)

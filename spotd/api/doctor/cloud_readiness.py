@@ -107,7 +107,7 @@ def check_clouds(context: ApiContext, now_us: int) -> list[Check]:
         for check in _checks(name, findings)
     ]
     checks += [
-        Check(f"{key.partition('/')[0]} quota", True, f"there is one by now: {key} is tried again")
+        Check(f"{key.partition('/')[0]} quota", True, f"there is quota now: {key} is tried again")
         for key in lifted
     ]
     return checks

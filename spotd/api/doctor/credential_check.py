@@ -20,7 +20,7 @@ def check_store_reach(reaches: Iterable[StoreReach]) -> list[Check]:
 def _check(reach: StoreReach) -> Check:
     name = f"unattended {reach.provider}"
     if reach.error:
-        fix = "see docs/security.md for the rights that lending takes, and [stores] in config.toml"
+        fix = "see docs/security.md for the rights that leasing needs, and [stores] in config.toml"
         return Check(name, False, f"{reach.url}: {reach.error}", fix)
     if reach.way is AccessMethod.NONE:
         message = (

@@ -34,8 +34,8 @@ def _check_transport(facts: DashboardFacts, now_us: int) -> Check:
     host = ipaddress.ip_address(facts.listen.rpartition(":")[0].strip("[]"))
     if host.is_loopback:
         return Check(_NAME, True, f"{text}, on this machine")
-    text += ": what the proxy sends here is not encrypted"
-    advice = "have the proxy on this machine and listen on 127.0.0.1, or set tls_certificate"
+    text += ": the traffic from the proxy is not encrypted"
+    advice = "run the proxy on this machine and listen on 127.0.0.1, or set tls_certificate"
     return Check(_NAME, True, text, advice, doubtful=True)
 
 

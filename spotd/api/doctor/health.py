@@ -31,8 +31,8 @@ from spotd.store.errors import StoreError
 
 
 def health(call: ApiRequest) -> dict[str, Any]:
-    """A cheap sign of life that touches the database. `contested` is why this daemon stands still,
-    or null."""
+    """A cheap sign of life that reads the database. `contested` is the reason why this daemon makes
+    no changes, or null."""
     return {
         "kind": "Health",
         "ok": True,
@@ -110,7 +110,7 @@ def _check_objects(objects: ObjectStore, ids: Ids) -> str:
     objects.delete(key)
     if data != nonce.encode():
         raise ObjectsError("an object that was just written reads back differently")
-    return f"{objects.url} takes, returns and deletes an object"
+    return f"{objects.url} stores, returns and deletes an object"
 
 
 def _check_checkpoints(context: ApiContext) -> list[Check]:
@@ -169,7 +169,7 @@ def _check_quarantine(context: ApiContext) -> list[Check]:
 
 
 def _check_blocked(context: ApiContext) -> list[Check]:
-    """Report what stops the daemon from working, while it lasts."""
+    """Report conditions that currently stop the daemon from working."""
     contested = context.daemon.contested()
     if contested:
         advice = "compare `spotctl nodes` on both, and stop the wrong one"
@@ -183,22 +183,20 @@ def _check_blocked(context: ApiContext) -> list[Check]:
 
 def _check_limits(market: Market) -> str:
     limits = market.limits
-    nodes = f"{market.nodes} of {limits.max_nodes or 'any number of'} nodes"
-    cap = (
-        f"{format_microusd(limits.max_microusd_per_h)}/h" if limits.max_microusd_per_h else "no cap"
-    )
-    return f"{nodes}, {format_microusd(market.microusd_per_h)}/h of {cap}"
+    most = f"of {limits.max_nodes}" if limits.max_nodes else "(no limit)"
+    rate = limits.max_microusd_per_h
+    cap = f"of {format_microusd(rate)}/h" if rate else "(no limit)"
+    return f"nodes: {market.nodes} {most}, {format_microusd(market.microusd_per_h)}/h {cap}"
 
 
 def worst_case(market: Market, nodes: Iterable[Node], now_us: int) -> list[Check]:
-    """Return what it would cost if the control box died now and stayed dead.
+    """Return the cost if the control box died now and stayed dead.
 
-    That is the price of every machine of ours until its expiry, and of a machine that no record
-    knows at the highest price that the limits allow. Machines held already have a check of their
-    own.
+    That is the price of every machine of the deployment until its expiry, and of one machine that
+    the database does not know, at the highest price that the limits allow. Held machines have their
+    own check.
 
-    A machine keeps the expiry that it has. It counts its own time without the daemon, also where
-    `limits.unattended_h` is shorter by now.
+    A machine keeps its current expiry, even if `limits.unattended_h` was shortened since.
     """
     cap = market.limits.max_microusd_per_h
     prices = [offer.price_microusd_per_h for offer in market.offers]

@@ -1,4 +1,4 @@
-"""Doctor checks of live reports: what `doctor --live` has proved on the clouds themselves."""
+"""Doctor checks of live reports: the results of `doctor --live` on the clouds themselves."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def _checkpoints(store: Store, jobs: Sequence[Job], market: Market, now_us: int)
             late.append(job.name)
     if not training:
         return None, "no job trains", ""
-    message = f"{training - len(late)} of {training} jobs that train have one of late"
+    message = f"{training - len(late)} of {training} jobs that train have a recent one"
     return not late, message, f"spotctl why {late[0]}" if late else ""
 
 
@@ -79,7 +79,7 @@ def _spot(store: Store, now_us: int) -> Judgement:
     total = bill(rows, now_us)
     if total.discount is None:
         return None, "no machine with an on-demand price in 30 days", ""
-    message = f"{total.discount * 100:.1f} % below the price on demand, of machines of 30 days"
+    message = f"{total.discount * 100:.1f} % below on-demand prices, in the last 30 days"
     return total.discount > 0, message, "" if total.discount > 0 else "spotctl plan job.yaml"
 
 
@@ -95,9 +95,9 @@ def _scaling(jobs: Sequence[Job]) -> Judgement:
 def _budget(context: ApiContext, jobs: Sequence[Job]) -> Judgement:
     budgets = list(context.settings.budgets())
     if any(not budget.user and not budget.project for budget in budgets):
-        return True, f"{len(budgets)} by the month, one of them of all jobs", ""
-    unlimited = [job for job in jobs if not job.spec.limits.max_cost_microusd]
-    message = f"{len(budgets)} by the month, none of all jobs"
+        return True, f"{len(budgets)} monthly budgets, one of them for all jobs", ""
+    unlimited = [job for job in jobs if not job.spec.max_cost_microusd]
+    message = f"{len(budgets)} monthly budgets, none for all jobs"
     if jobs:
         message += f"; {len(jobs) - len(unlimited)} of {len(jobs)} jobs have a max_cost_usd"
     return bool(jobs) and not unlimited, message, "[budgets.NAME] usd_per_month in config.toml"

@@ -194,7 +194,7 @@ _STREAMS: dict[
 
 
 class _BackupResponse(StreamingResponse):
-    """A copy of the database, which is closed however early the client disconnects."""
+    """A copy of the database, which is closed even if the client disconnects early."""
 
     def __init__(self, copy: backup.BackupFile) -> None:
         media = "application/octet-stream"

@@ -170,9 +170,9 @@ class _Change:
         self._write(AuditOutcome.ASKED, "")
 
     def record_outcome(self, reply: _Reply) -> None:
-        """Record what the caller is told.
+        """Record the outcome that the caller receives.
 
-        When the database has gone away meanwhile, the record ends with the request: it must not
+        If the database has become unavailable meanwhile, only the request is on record: it must not
         look done or refused.
         """
         try:
@@ -201,7 +201,7 @@ class _Change:
 class _Reply:
     """A reply that is held back until the outcome of the change is recorded.
 
-    A large reply is recorded when it begins, and is then passed on as it comes.
+    A large reply is recorded when it begins, and its parts are then passed on at once.
     """
 
     def __init__(self, change: _Change, send: Send) -> None:
@@ -245,14 +245,14 @@ def _row(peer: Peer, action: str, target: str, outcome: AuditOutcome) -> AuditRo
 
 
 def _via(peer: Peer, text: str) -> str:
-    """Return the audit's text, beginning with the way that the request came by."""
+    """Return the text for the audit, which begins with the origin of the request."""
     return ": ".join(filter(None, (peer.via, text)))
 
 
 def _peer(scope: Scope) -> Peer:
     """Return the caller, which `server.PeerProtocol` stores as the client address.
 
-    A request that came another way has the caller NOBODY.
+    A request from elsewhere has the caller NOBODY.
     """
     host = (scope.get("client") or ("", 0))[0]
     return find_peer(int(host.removeprefix("uid:"))) if host.startswith("uid:") else NOBODY

@@ -22,9 +22,9 @@ from spotd.api_routes.person import VIA, Person
 class Peer:
     """The user of the process at the other end; `uid` -1 when the kernel reports none.
 
-    `via` names the dashboard when it requests this for somebody who has logged in there. `role` is
-    then the most that this person may do; None leaves it to the groups. `token_id` is the token
-    that this person logged in with.
+    `via` names the dashboard when it makes the request for a person who has logged in there. `role`
+    then limits the person's rights; None leaves them to the groups. `token_id` is the token of the
+    person's login.
     """
 
     uid: int
@@ -46,9 +46,9 @@ def find_peer(uid: int) -> Peer:
 
 
 def peer_of(person: Person) -> Peer:
-    """Return the person whom the dashboard requests something for.
+    """Return the person for whom the dashboard makes the request.
 
-    An account of the box that is gone has no uid, and without a role no right.
+    A deleted account of the box has no uid, and without a role no rights.
     """
     uid = -1
     if person.account:
@@ -96,12 +96,12 @@ class Permissions:
     def check(self, peer: Peer, need: Permission) -> None:
         """Raise ApiError (auth) naming the missing group unless the user has the permission."""
         if peer.role is Permission.READ and need is Permission.CHANGE:
-            message = f"{peer.name} may look but not change anything: a viewer of the dashboard"
+            message = f"{peer.name} may read but not change anything: a viewer of the dashboard"
             raise _refused(message, "log in as an admin, or ask one")
         if peer.uid < 0 and peer.role is not None:
             return
         if peer.uid < 0 and peer.via:
-            message = f"{peer.name} is no user of the daemon's box any more"
+            message = f"{peer.name} is no longer a user of the daemon's box"
             raise _refused(message, "ask an admin of spotd for another token")
         if peer.uid < 0:
             raise _refused(
@@ -112,11 +112,11 @@ class Permissions:
             return
         if need is Permission.CHANGE:
             message = (
-                f"{peer.name} may look but not change anything: not in the group {self.admins}"
+                f"{peer.name} may read but not change anything: not in the group {self.admins}"
             )
             raise _refused(message, _join_command(self.admins, peer))
         if self.viewers and not self.is_member(peer, self.viewers):
-            message = f"{peer.name} may not look at jobs: not in the group {self.viewers}"
+            message = f"{peer.name} may not read jobs: not in the group {self.viewers}"
             raise _refused(message, _join_command(self.viewers, peer))
 
 

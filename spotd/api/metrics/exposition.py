@@ -1,7 +1,7 @@
 """`GET /metrics`: the state of the deployment in Prometheus' text format.
 
-Reading the database takes time. The page is reused for so long that scrapes take at most a fiftieth
-of one core, however many clients scrape and however often.
+Reading the database takes time. The page is reused for long enough that scrapes take at most a
+fiftieth of one core, whatever the number and frequency of scrapes.
 """
 
 from __future__ import annotations
@@ -156,7 +156,8 @@ class Metrics(Collector):
     def _read(self) -> ExpositionPage:
         """Read the page from the database.
 
-        When the database is away, the page says only that: old values would pass for new ones.
+        If the database is unavailable, the page says only that: old values would look like new
+        ones.
         """
         page, context, now_us = ExpositionPage(), self._context, self._context.clock.now_us()
         try:

@@ -222,7 +222,7 @@ METRICS = (
         "spotd_contested",
         GAUGE,
         (),
-        "1 while this daemon stands still because another may own the deployment.",
+        "1 while this daemon makes no changes because another may own the deployment.",
         "process",
     ),
     Metric(

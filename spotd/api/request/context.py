@@ -80,7 +80,7 @@ class ConfiguredSettings:
     `defaults()` and `known()` are the settings that job files are parsed with. `budgets()` and
     `approval()` are those of the configuration, `box_microusd_per_h()` is the cost of the control
     box (0: not configured), and `drill_days()` the number of days that may pass without a drill
-    (0: any number). `overrides()` is ADMINS or SECOND_PERSON: who lets a job exceed a budget.
+    (0: any number). `overrides()` is ADMINS or SECOND_PERSON: who may let a job exceed a budget.
     `dashboard()` is the team's dashboard, None where none is served.
     """
 
@@ -114,12 +114,12 @@ class CloudServices:
 
     `policy_facts(cloud)` is None when no such cloud is configured. `silent_providers()` lists the
     clouds that do not answer: provider -> description. `provider_warnings()` are the warnings of
-    provider adapters: key -> (provider, warning). `held()` are machines that no job wants and that
+    provider adapters: key -> (provider, warning). `held()` are machines that no job needs and that
     are not terminated, `held_leftovers()` resources that machines left behind and that are not
     deleted, and `unlisted_providers()` the providers whose resources this daemon has not listed.
     `jump_host(provider)` is the jump host of a provider's machines, and `try_jump_hosts()` tests
-    all jump hosts: provider -> (whether it works, description). `check_readiness(needs)` asks the
-    clouds how ready they are: provider -> findings. `image_makers()` are the providers that make
+    all jump hosts: provider -> (whether it works, description). `check_readiness(needs)` checks how
+    ready the clouds are: provider -> findings. `image_makers()` are the providers that make
     machine images, provider -> kind of cloud. `configured_images()` maps an image id to the place
     in the configuration that names it. `live_reports()` are the reports of `spotctl doctor --live`
     on this box, oldest first.

@@ -23,8 +23,8 @@ API_VERSION = "spotd/v1"
 class Check:
     """One finding of the doctor.
 
-    `try_` says what to do when the check is not `ok` or is `doubtful`. `doubtful` means that it
-    works, but somebody should look at it.
+    `try_` is the advice if the check is not `ok` or is `doubtful`. `doubtful` means that it works
+    but deserves attention.
     """
 
     name: str
@@ -38,8 +38,8 @@ class Check:
 class ApiRequest:
     """One request that was admitted.
 
-    `actor` is the user at the other end of the socket, as the kernel reports it, or the person that
-    the dashboard requests it for, who logged in with the token `token_id`. `allowed()` lists the
+    `actor` is the user at the other end of the socket, as the kernel reports it, or the person for
+    whom the dashboard makes the request, logged in with the token `token_id`. `allowed()` lists the
     permissions of that user.
     """
 
@@ -101,7 +101,7 @@ def storable(text: str) -> bool:
 
 
 class ApiError(Exception):
-    """A refusal: HTTP status, a code for programs, what happened, and what to try."""
+    """A refusal: HTTP status, a code for programs, the problem, and the advice."""
 
     def __init__(self, status: int, code: str, message: str, try_: str) -> None:
         super().__init__(message)
@@ -119,7 +119,7 @@ def not_found(text: str, try_: str) -> ApiError:
 
 
 def unknown_job(store: Store, name: str) -> str:
-    """Return that there is no such job, with the recent job whose name is nearest."""
+    """Return the error for an unknown job, with the recent job whose name is nearest."""
     recent, _ = store.jobs.newest(_RECENT_JOBS)
     close = get_close_matches(name, {job.name for job in recent}, n=1)
     return f"there is no job {name!r}" + (f"; did you mean {close[0]!r}?" if close else "")
@@ -130,7 +130,7 @@ def bad_input(text: str, try_: str) -> ApiError:
 
 
 def user_disabled(user: str) -> ApiError:
-    return ApiError(403, "auth", f"{user} is disabled", "ask who runs spotd")
+    return ApiError(403, "auth", f"{user} is disabled", "ask the operator of spotd")
 
 
 def conflict(text: str, try_: str) -> ApiError:

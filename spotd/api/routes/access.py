@@ -14,14 +14,14 @@ from spotd.security.secrets import host_key, make_key_pair, open_job_keys
 
 
 def ssh_address(call: ApiRequest) -> dict[str, Any]:
-    """Where the job's machine of a `rank` is, and as whom to log in: the one that trains, else the
-    newest that can be reached. Lets nobody in."""
+    """Return the address and user name of the job's machine of a `rank`: the one that is training,
+    otherwise the newest that can be reached. Grants no access."""
     return _address(call, *_machine(call))
 
 
 def ssh_access(call: ApiRequest) -> dict[str, Any]:
-    """The same with a private key: new, the caller's own, and let in just now; the daemon's never
-    leaves it."""
+    """Return the same with a new private key for this caller, which the machine accepts from now
+    on. The daemon's own key never leaves it."""
     job, node = _machine(call)
     address = _address(call, job, node)
     pair = make_key_pair(call.context.ids.random_bytes)

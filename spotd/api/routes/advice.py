@@ -1,7 +1,7 @@
 """Advice for a job file: spot or on-demand today, by the conditions that guides name.
 
-Each condition comes with what was measured of it. The reply also has the phases of a project with
-the cost of each. Starts nothing.
+Each condition comes with its measured value. The reply also has the phases of a project with the
+cost of each. Starts nothing.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def _checkpoints(request: AdviceRequest) -> dict[str, Any]:
 
 
 def _tolerance(request: AdviceRequest) -> dict[str, Any]:
-    """Check that interruptions take no larger share of the time than is considered tolerable."""
+    """Check that interruptions take no more than the tolerable share of the time."""
     comparison = request.comparison
     if comparison is None or comparison.interruption_cost.again_h is None:
         return _condition("tolerance", None, {"most": TOLERATED})
@@ -282,7 +282,7 @@ def _last_save(request: AdviceRequest) -> dict[str, Any]:
 
 
 def _batch(request: AdviceRequest) -> dict[str, Any]:
-    """Check that it is training: nobody waits for its answers."""
+    """Check that it is training, so no user waits for its answers."""
     block = parse(request.call.text("yaml")).data.get("spotd")
     kind = (block.get("kind") if isinstance(block, dict) else None) or "training"
     return _condition("batch", kind == "training", {"kind": kind})

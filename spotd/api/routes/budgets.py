@@ -22,7 +22,7 @@ from spotd.store.dataset_costs import paid_by_copy
 
 
 def list_budgets(call: ApiRequest) -> dict[str, Any]:
-    """Each budget of the configuration: what is spent this month, the burn rate, the forecast."""
+    """List the budgets of the configuration: this month's spending, the burn rate, the forecast."""
     now_us = call.now_us
     store, month = call.context.store, month_of(now_us)
     rows, extra = spendings(store, now_us), carried(store, month[0])
@@ -54,10 +54,10 @@ def _data(status: BudgetStatus) -> dict[str, Any]:
 
 
 def check_budgets(call: ApiRequest, user: str, spec: JobSpec, resumed: Job | None = None) -> str:
-    """Refuse a job that is to start or be resumed where it may cost more than a budget has left.
+    """Refuse to start or resume a job that may cost more than a budget has left.
 
-    With `override_budget` in the body it is allowed. Returns the text of what was overridden, ""
-    for nothing. Raises ApiError (refused, auth).
+    With `override_budget` in the body it is allowed. Returns the text of the overridden refusal, or
+    "". Raises ApiError (refused, auth).
     """
     budgets = [
         budget
@@ -83,7 +83,7 @@ def check_budgets(call: ApiRequest, user: str, spec: JobSpec, resumed: Job | Non
         fix = "wait for next month, raise it in config.toml, or --override-budget"
         raise ApiError(409, "refused", message, fix)
     if message and needs_second_person(call) and not call.actor:
-        text = "nobody knows who asks to exceed a budget, so no second person can approve it"
+        text = "the user who asks to exceed a budget is unknown, so no second person can approve it"
         raise ApiError(403, "auth", text, "run the command as a user of this machine")
     return message
 
@@ -122,7 +122,7 @@ def record_request(call: ApiRequest, job: Job) -> list[str]:
 
 
 def approve_override(call: ApiRequest) -> dict[str, Any]:
-    """Let a job exceed a budget, as another admin asked, and run it."""
+    """Approve another admin's request to let a job exceed a budget, and run it."""
     job, store = call.job(), call.context.store
     asked_by = job.approval_asked_by
     if not asked_by or job.outcome is not None or job.desired is not Desired.PAUSE:
@@ -133,7 +133,7 @@ def approve_override(call: ApiRequest) -> dict[str, Any]:
     token = store.logins.token(call.token_id) if call.token_id else None
     if call.token_id and (token is None or token.made_by == asked_by):
         maker = asked_by if token else "somebody unknown"
-        message = f"{call.actor} is here by a token of {maker}, and {asked_by} asked"
+        message = f"{call.actor} is logged in with a token of {maker}, and {asked_by} asked"
         raise ApiError(403, "auth", message, "another admin has to run the same command")
     record_override(call, job, f"{asked_by} asked for it; {job.approval_text}")
     store.jobs.set_desired(job.id, Desired.RUN, call.now_us)

@@ -31,7 +31,7 @@ PART_BYTES = 4 << 20
 
 
 def begin_import(call: ApiRequest) -> dict[str, Any]:
-    """An id for the job that will go on from it, and the store in which it will be."""
+    """Reserve an id for the job that will continue from the checkpoint, and choose the store."""
     store = call.text("store") or call.context.settings.defaults().store
     _open(call.context, store)
     return {"kind": "Import", "id": call.context.ids.job_id(), "store": store}
@@ -74,7 +74,7 @@ async def _in_large_parts(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 def commit_import(call: ApiRequest) -> dict[str, Any]:
-    """All shards are there: the manifest, and HEAD, by writes that only create."""
+    """Finish the upload: write the manifest and HEAD. Neither replaces an existing object."""
     objects = _open(call.context, call.text("store"))
     manifest = _manifest(call, _unused_job_id(call.context, call.path["name"]))
     try:

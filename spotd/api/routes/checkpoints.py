@@ -74,7 +74,7 @@ def _units(manifest: wire.Manifest, files: wire.SavedFolder) -> list[dict[str, A
 
 
 def verify_checkpoint(call: ApiRequest) -> dict[str, Any]:
-    """Read one shard (`shard`, from 0) of a checkpoint whole, and digest it.
+    """Read one whole shard (`shard`, from 0) of a checkpoint, and check its digest.
 
     `damage` describes the problem, or is "". For a checkpoint without shards it is about the
     manifest. The caller continues with the next shard.
@@ -100,8 +100,8 @@ def verify_checkpoint(call: ApiRequest) -> dict[str, Any]:
 
 
 def pull_checkpoint(call: ApiRequest) -> Iterator[bytes]:
-    """A line of JSON (which checkpoint), its manifest, and its shards from number `first` on, as
-    one run of bytes. With `unit` only the shards of that unit of a program's folder."""
+    """Stream a line of JSON that names the checkpoint, its manifest, and its shards from number
+    `first` on. With `unit` only the shards of that unit of a program's folder."""
     objects, _, saved = _find_checkpoint(call, call.query.get("name", ""))
     first, unit = call.number("first", 0, 0, 1 << 31), call.query.get("unit", "")
     if saved.manifest is None:
@@ -161,8 +161,8 @@ def _check_name(job: Job, name: str) -> str:
 
 
 def remove_checkpoint(call: ApiRequest) -> dict[str, Any]:
-    """Delete one checkpoint. Never the newest of a job that is not finished; the newest of one that
-    is with `last` alone, and no pinned one."""
+    """Delete one checkpoint, but never a pinned one or the newest of an unfinished job. Deleting
+    the newest of a finished job needs `last`."""
     name = call.text("name")
     if not name:
         raise bad_input("name is missing", "name a step: spotctl ckpt ls")

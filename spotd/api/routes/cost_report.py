@@ -45,7 +45,7 @@ def report(call: ApiRequest) -> dict[str, Any]:
 
 
 def job_report(call: ApiRequest) -> dict[str, Any]:
-    """The same of one job, with its line items."""
+    """Report the costs of one job, with its line items."""
     window, market = window_of(call), call.context.market(call.now_us)
     job = call.job()
     records = records_of(call.context.store, job)
@@ -67,8 +67,8 @@ def job_report(call: ApiRequest) -> dict[str, Any]:
 
 
 def focus(call: ApiRequest) -> dict[str, Any]:
-    """The ledger between `since_us` and `until_us` as rows of FOCUS, and what goes beside them: of
-    the jobs that a report of that time has, and of the same sum."""
+    """Return the ledger between `since_us` and `until_us` as rows of FOCUS, with their metadata.
+    The rows have the same jobs and the same sum as a report of that time."""
     whole, now_us = window_of(call), call.now_us
     first_us = min((row.start_us for row in call.context.store.ledger.segments()), default=now_us)
     deployment = call.context.store.deployment.id()

@@ -54,7 +54,7 @@ def drill_terms(call: ApiRequest) -> dict[str, Any]:
 
 
 def order_drill(call: ApiRequest) -> dict[str, Any]:
-    """Put a drill on record, which the daemon then plays. The same `id` again is the same drill."""
+    """Record a drill, which the daemon then runs. Repeating an `id` does not start a second one."""
     job, kind = call.job(), _kind(call.text("kind"))
     given_within = call.body.get("within_s")
     within_s = _within("" if given_within is None else str(given_within))

@@ -113,8 +113,8 @@ def _console(call: ApiRequest, view: View) -> list[str]:
 def _decide(view: View, market: Market, user: str, now_us: int) -> Plan:
     """Decide as a pass of the daemon does.
 
-    A job that a limit blocks requests one machine where it would request several, and else none.
-    The use of limits is as read with the market, not as at a commit.
+    If a limit blocks a job that would request several machines, it requests one; otherwise none.
+    The use of limits is that of the market's load, not of a commit.
     """
     use = LimitUse(market.limits, market.nodes, market.microusd_per_h, market.line)
     markets = [market]
@@ -143,8 +143,8 @@ def _silent_clouds(call: ApiRequest, view: View, market: Market) -> list[str]:
 
 
 def plan(call: ApiRequest) -> dict[str, Any]:
-    """The offers that fit a job file, best first, with why the others are not to be had. `silent`
-    says that an offer is what a cloud listed before it stopped answering."""
+    """The offers that fit a job file, best first, with the reasons why others are unavailable.
+    `silent` marks an offer that its cloud listed before it stopped answering."""
     spec, market, data = planned(call)
     return with_spot_value(call, spec, market, data)
 

@@ -21,8 +21,8 @@ _MAX_NAME = 63  # characters in the name of a job
 
 
 def bake_image(call: ApiRequest) -> dict[str, Any]:
-    """Submit a bake: a job that does `setup` on one machine, of which an image is made. `image` is
-    its name; `cloud`, `region` and `instance_type` take the place of the file's."""
+    """Submit a bake: a job that runs `setup` on one machine, from which an image is made. `image`
+    is the image's name; `cloud`, `region` and `instance_type` replace those of the file."""
     parsed = parse_job(call, call.texts("secrets"), bake=True)
     name = call.text("image") or parsed.spec.name.lower()
     try:
@@ -94,8 +94,8 @@ def _places(call: ApiRequest, wanted: Iterable[OfferRequest]) -> tuple[OfferRequ
 
 
 def list_images(call: ApiRequest) -> dict[str, Any]:
-    """Every image that may cost money: its place, what it was made of, its size, and what a month
-    of it costs at the most (`usd_per_month_most`; null where no figure is known)."""
+    """Every image that may cost money: its place, its source, its size, and its highest monthly
+    cost (`usd_per_month_most`; null where no figure is known)."""
     store = call.context.store
     rows, jobs = store.images.rows(), store.jobs.rows(finished=False)
     clouds, configured = call.context.clouds.image_makers(), call.context.clouds.configured_images()
@@ -110,8 +110,8 @@ def list_images(call: ApiRequest) -> dict[str, Any]:
 
 
 def remove_images(call: ApiRequest) -> dict[str, Any]:
-    """Have every image of that name removed (or the one of that id), in `cloud` and `region` alone
-    if they are given. Refused while a job uses one, but with `force`."""
+    """Delete every image of that name, or the one with that id; with `cloud` and `region` only
+    there. Refused while a job uses one, unless `force` is set."""
     name, force = call.path["name"], call.query.get("force", "") == "1"
     cloud, region = call.query.get("cloud", ""), call.query.get("region", "")
     store, now_us = call.context.store, call.now_us

@@ -94,8 +94,8 @@ def _summary(call: ApiRequest, job: Job) -> dict[str, Any]:
 
 
 def show_job(call: ApiRequest) -> dict[str, Any]:
-    """One job with its settings, all its nodes, what each hand-over between them took, and the
-    times of each notice."""
+    """One job with its settings, all its nodes, the durations of the hand-overs between them, and
+    the times of each notice."""
     job, store = call.job(), call.context.store
     facts = JobFacts.load(store, job, call.now_us)
     lost = losses(job, facts.nodes, facts.checkpoints)
@@ -174,8 +174,8 @@ def parse_job(call: ApiRequest, secrets: Mapping[str, str], *, bake: bool = Fals
 
 
 def submit_job(call: ApiRequest) -> dict[str, Any]:
-    """Store a job. The same `request_id` again returns the first job and stores nothing. With
-    `continue` it is the job of that id, which another database had, and goes on from its HEAD."""
+    """Store a job. A repeated `request_id` returns the first job and stores nothing. With
+    `continue` it is the job of that id from a lost database, and continues from its HEAD."""
     return submit_parsed(call, parse_job(call, call.texts("secrets")))
 
 
@@ -329,7 +329,7 @@ def _check_store(call: ApiRequest, url: str, key: str = "checkpoint.store") -> N
 def _check_shards(call: ApiRequest, spec: JobSpec) -> None:
     """Raise ApiError (bad input) for a shard store whose region is not known.
 
-    No machine would be near it.
+    No machine would use it.
     """
     places = call.context.market(call.now_us).places
     for url in spec.checkpoint.shards:
@@ -373,7 +373,7 @@ def _check_folder(call: ApiRequest, spec: JobSpec) -> None:
 def _warnings(call: ApiRequest, spec: JobSpec) -> list[str]:
     """Return warnings about what blocks the job now and will not end soon by itself.
 
-    The job is stored all the same: new offers appear, and prices change.
+    The job is stored anyway: new offers appear, and prices change.
     """
     market = call.context.market(call.now_us)
     ranked = rank(spec, market, call.now_us)
@@ -432,12 +432,12 @@ def _package(call: ApiRequest, target: str, item: Mapping[str, Any]) -> Mount:
 
 
 def cancel_job(call: ApiRequest) -> dict[str, Any]:
-    """Save, give the machines back, and end as cancelled."""
+    """Save, terminate the machines, and end as cancelled."""
     return _set_desired(call, Desired.CANCEL)
 
 
 def pause_job(call: ApiRequest) -> dict[str, Any]:
-    """Save and give the machines back until resumed."""
+    """Save and terminate the machines until resumed."""
     return _set_desired(call, Desired.PAUSE)
 
 

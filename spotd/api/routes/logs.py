@@ -85,8 +85,8 @@ def read_logs(call: ApiRequest) -> tuple[dict[str, Any], bool]:
     now.
 
     `text` is the bytes decoded as latin-1, `at` the time at which they were stored. `done` means
-    that nothing more will come. Without a cursor, `tail_bytes` returns only the end, and `since_us`
-    only what was stored since then.
+    that the output is complete. Without a cursor, `tail_bytes` returns only the end, and `since_us`
+    only output that was stored since then.
     """
     job, context = call.job(), call.context
     cursor = _cursor(call)
@@ -121,7 +121,7 @@ def _collect(
     """Return up to MAX_REPLY_BYTES after `cursor`, and whether there is more. Advances `cursor`.
 
     After a notice the newest bytes may arrive first. The cursor waits for the bytes before them,
-    until nothing more can come.
+    unless they can no longer arrive.
     """
     chunks: list[dict[str, Any]] = []
     remaining = MAX_REPLY_BYTES
@@ -177,7 +177,7 @@ def _range(option: str, first: int, last: int) -> str:
 def _check_name(name: str, known: set[str]) -> None:
     """Raise ApiError (not found) for an impossible stream name.
 
-    While nothing was written yet, any valid stream name may come later; and setup may write
+    Before anything was written, any valid stream name may appear later; and setup may write
     nothing.
     """
     if name in known | {"setup"} or (not known and re.fullmatch(r"rank\d+", name)):

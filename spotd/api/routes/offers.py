@@ -22,7 +22,7 @@ _ALL = tuple(CapacityType)
 
 
 def list_offers(call: ApiRequest) -> dict[str, Any]:
-    """List offers that fit, cheapest first, with the reason why one cannot be had now.
+    """List matching offers, cheapest first, with the reason where one is unavailable now.
 
     `sort` is "price", "gpu" (price per accelerator) or "discount". `total` counts all that fit.
     """

@@ -81,9 +81,10 @@ def _total_price(held: Sequence[HeldMachine], prices: Mapping[PriceKey, int]) ->
 
 
 def end_orphans(call: ApiRequest) -> dict[str, Any]:
-    """Release what was there until now in clouds where something is held, machines and leftovers
-    each by itself: the next sweep ends it. Others' stay, and those in clouds that nobody could see
-    here. With `ids`, what the caller saw in the list, only if nothing else is held by now."""
+    """Release the held machines and leftovers, separately: the next sweep ends those that existed
+    until now. Clouds without a held resource are not released, nor those that this daemon has not
+    listed. `ids` are the machines that the caller saw: if others are held now, nothing is
+    released."""
     held = [item for item in call.context.clouds.held() if item.fate is OrphanAction.HOLD]
     leftovers = [
         item for item in call.context.clouds.held_leftovers() if item.fate is OrphanAction.HOLD

@@ -51,7 +51,7 @@ def list_outputs(call: ApiRequest) -> dict[str, Any]:
 
 
 def _missing(job: Job, folder: OutputFolder, texts: list[str]) -> list[str]:
-    """Return what the newest upload left out, and why there is nothing."""
+    """Return the files that the newest upload left out, or the reason why there is no upload."""
     problems = [text for text in texts if text]
     if folder.saved.files or problems or folder.problems:
         return problems

@@ -19,8 +19,9 @@ Make = Callable[[PolicyFacts], Mapping[str, Document]]
 
 
 def read_policy(call: ApiRequest) -> dict[str, Any]:
-    """The documents of one cloud. `types` are the instance types that may be made, with commas
-    (AWS); `spot=1` allows spot machines only (AWS). `facts` are what they are made of."""
+    """The policy documents of one cloud. `types` are the allowed instance types, separated by
+    commas (AWS); `spot=1` allows spot machines only (AWS). `facts` are the inputs of the
+    documents."""
     cloud = call.path["cloud"]
     if cloud not in CLOUDS:
         raise not_found(f"there is no cloud {cloud[:40]!r}", f"one of {', '.join(CLOUDS)}")

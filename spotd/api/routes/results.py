@@ -32,9 +32,9 @@ def newest(rows: Sequence[EvaluationRow]) -> list[EvaluationRow]:
 
 
 def evaluated(store: Store, job: Job) -> list[EvaluationRow]:
-    """Return the newest result of each suite of the job, or else of jobs that came after it.
+    """Return the newest result of each suite of the job, otherwise of jobs that came `after` it.
 
-    A job that comes after it is the phase that validates what this job trained.
+    Such a job is the phase that validates this job's model.
     """
     own = store.evaluations.rows(job.id)
     if own:

@@ -1,4 +1,4 @@
-"""Resume a job from its checkpoints under another database, when the database that knew it is lost.
+"""Resume a job from its checkpoints under another database, after its own database was lost.
 
 HEAD has everything that the new database needs: its generation, so that the next generation takes
 HEAD away from any machine that still trains, and its step.

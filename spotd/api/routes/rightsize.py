@@ -18,8 +18,8 @@ from spotd.store.progress import ProgressRow
 
 
 def job_sizing(call: ApiRequest) -> dict[str, Any]:
-    """The words of `spotd.model` of a job, and what was measured of it; `measured` is null until
-    it has trained MEASURED_STEPS steps on one kind of machine, warm."""
+    """The keys of `spotd.model` of a job, and its measurements; `measured` is null until it has
+    trained MEASURED_STEPS steps on one kind of machine after the warm-up."""
     job = call.job()
     model_fields = read_model_block(call.context.store.jobs.spec_yaml(job.id))
     if not model_fields:

@@ -1,4 +1,5 @@
-"""The route for a right-sizing review: what jobs measured on their machines, and their cost."""
+"""The route for a right-sizing review: the measurements of jobs on their machines, and their
+cost."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ MOST_JOBS = 200
 def review(call: ApiRequest) -> dict[str, Any]:
     """Review the newest job of each name that had GPU machines in the last `since_s` seconds.
 
-    For each: what it paid, how busy the machines were, and what it measured if its file has
-    `spotd.model`. Dearest first; of more than MOST_JOBS the rest are only counted.
+    For each: its cost, the utilization of its machines, and its measurements if its file has
+    `spotd.model`. The most expensive come first; beyond MOST_JOBS they are only counted.
     """
     store, now_us = call.context.store, call.now_us
     since_us = now_us - call.number("since_s", QUARTER_S, 1, MOST_S) * S

@@ -1,7 +1,7 @@
 """Routes about the deployment's secrets for its jobs, and about the key that encrypts them.
 
-A job that names a secret gets its value at the moment when it starts on a machine. So a changed
-value reaches running jobs with their next machine. The API takes values and never returns them.
+A job that names a secret gets its value when it starts on a machine. So a changed value reaches
+running jobs with their next machine. The API accepts values and never returns them.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def with_current_key(vault: SecretBox, store_sealed: Callable[[], T]) -> T:
 
 
 def list_secrets(call: ApiRequest) -> dict[str, Any]:
-    """Names, who set them, and when."""
+    """The names of the secrets, with the user who set each and the time."""
     rows = call.context.store.secrets.rows()
     items = [{"name": r.name, "set_at": iso(r.set_at_us), "set_by": r.set_by} for r in rows]
     return {"kind": "SecretList", "items": items}
 
 
 def set_secret(call: ApiRequest) -> dict[str, Any]:
-    """Keep `value` under the name of the path, instead of what had that name."""
+    """Store `value` under the name in the path, replacing an earlier value."""
     name, value = call.path["name"], call.text("value")
     if not _NAME.fullmatch(name) or name.startswith("SPOTD_"):
         fix = "use up to 128 letters, digits and _, not starting with a digit or SPOTD_"
@@ -61,7 +61,7 @@ def set_secret(call: ApiRequest) -> dict[str, Any]:
 
 
 def remove_secret(call: ApiRequest) -> dict[str, Any]:
-    """Forget it, unless a job that is not finished needs it to start again."""
+    """Delete a secret. Refused while an unfinished job needs it to restart."""
     name, store = call.path["name"], call.context.store
     users = [
         job.name
@@ -77,7 +77,8 @@ def remove_secret(call: ApiRequest) -> dict[str, Any]:
 
 
 def rotate_key(call: ApiRequest) -> dict[str, Any]:
-    """Have the next master key take over: see `vault.rotate`. `unread` is what it left."""
+    """Switch to the next master key: see `spotd.security.secrets.rotate`. `unread` are the values
+    that it left."""
     try:
         unread = call.context.rotate_key()
     except StaleKeyError:

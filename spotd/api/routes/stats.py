@@ -1,4 +1,4 @@
-"""The route for interruption statistics: what the fleet has observed of its clouds."""
+"""The route for interruption statistics, from the fleet's own observations."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ MOST_S = 10 * 366 * 86_400
 
 
 def stats(call: ApiRequest) -> dict[str, Any]:
-    """Interruptions, notices and launches of the last `since_s` seconds, sorted `by` what was asked
-    for, of one `capacity` type. Rates are per machine-hour and come with count, hours and interval;
-    null where there was nothing to count. `priors` are what was believed of each cloud before;
-    `claims` are what guides say, in the same unit, and nothing is reckoned with them."""
+    """Interruptions, notices and launches of the last `since_s` seconds, grouped `by` the given
+    property, of one `capacity` type. Rates are per machine-hour and come with count, hours and
+    interval; null where there was nothing to count. `priors` are the prior rates of each cloud;
+    `claims` are the rates in guides, in the same unit, which no calculation uses."""
     by, capacity = _by(call), _capacity(call)
     now_us = call.now_us
     since_us = now_us - call.number("since_s", MONTH_S, 1, MOST_S) * S

@@ -16,7 +16,7 @@ _LEAST_S, _MOST_S = 60, 366 * 86_400
 
 
 def who_am_i(call: ApiRequest) -> dict[str, Any]:
-    """Say who the caller is, and which permissions the caller has."""
+    """Return the caller's name and permissions."""
     return {"kind": "Caller", "name": call.actor, "permissions": list(call.allowed())}
 
 
@@ -29,10 +29,10 @@ def list_tokens(call: ApiRequest) -> dict[str, Any]:
 
 
 def make_token(call: ApiRequest) -> dict[str, Any]:
-    """Make a token with which that person logs in to the dashboard. It is shown this once.
+    """Make a token with which that person logs in to the dashboard. It is shown only this once.
 
-    `role` limits a user of this box, whose groups count otherwise. Somebody without an account
-    here needs one.
+    `role` limits the rights that a user of this box has by groups. A person without an account here
+    needs a role.
     """
     name, role = call.path["name"], call.text("role")
     if not is_person(name) or call.context.users.is_trusted(uid_of(name)):
@@ -64,7 +64,7 @@ def make_token(call: ApiRequest) -> dict[str, Any]:
 
 
 def revoke_token(call: ApiRequest) -> dict[str, Any]:
-    """Revoke a token, and log out everybody who has logged in with it."""
+    """Revoke a token, and end all sessions that it started."""
     token_id, logins = call.path["name"], call.context.store.logins
     token = logins.token(token_id)
     if token is None or not logins.revoke_token(token_id):
@@ -73,12 +73,13 @@ def revoke_token(call: ApiRequest) -> dict[str, Any]:
 
 
 def digest_of(secret: str) -> str:
-    """Return what is stored of a secret of 256 random bits: no slow hash makes it safer."""
+    """Return the stored digest of a secret of 256 random bits, for which a slow hash adds no
+    safety."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
 def token_data(token: UserToken, now_us: int) -> dict[str, Any]:
-    """Return a token for a reply, without its secret, which nobody knows."""
+    """Return a token for a reply, without its secret, which is not stored."""
     return {
         "id": token.id,
         "user": token.name,

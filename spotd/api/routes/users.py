@@ -31,10 +31,10 @@ def list_users(call: ApiRequest) -> dict[str, Any]:
 
 
 def disable_user(call: ApiRequest) -> dict[str, Any]:
-    """Shut a person out of the API, the dashboard and every machine, at once.
+    """Remove a person's access to the API, the dashboard and every machine, at once.
 
-    `transfer_to` gets the jobs. Tokens that this person has made for others are revoked. Somebody
-    without an account may never have been here: `known` says whether anything has this name.
+    `transfer_to` gets the jobs. Tokens that this person made for others are revoked. The name may
+    be unknown: `known` says whether anything has this name.
     """
     store, name, successor = call.context.store, call.path["name"], call.text("transfer_to")
     uid = uid_of(name)
@@ -70,7 +70,8 @@ def disable_user(call: ApiRequest) -> dict[str, Any]:
 
 
 def enable_user(call: ApiRequest) -> dict[str, Any]:
-    """Let a user in again. Jobs stay where they are, and machines ask for a new login."""
+    """Allow a user's access again. Jobs stay with their new users, and machines need a new
+    login."""
     name = call.path["name"]
     if not call.context.store.users.enable(name):
         raise not_found(f"{name[:60]!r} is not disabled", "spotctl user ls")

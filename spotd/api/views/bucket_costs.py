@@ -49,7 +49,7 @@ def check_bucket(
     name = "bucket settings"
     if isinstance(settings, str):
         message = f"{url}: spotd cannot see whether deleted objects are retained: {settings}"
-        return Check(name, True, message, "see docs/stores.md for the right that it takes", True)
+        return Check(name, True, message, "see docs/stores.md for the right that this needs", True)
     doubts, fixes = [], []
     jobs = list(patterns)
     if settings.soft_delete_s:
@@ -82,7 +82,7 @@ def _cost(url: str, soft_delete_s: float, jobs: list[SavePattern]) -> str:
     """Return the size and price of deleted objects that the bucket keeps at any time, as text."""
     size = int(sum(pattern.size * soft_delete_s / pattern.every_s for pattern in jobs))
     if not size:
-        return ": each checkpoint that retention takes away is paid for until then"
+        return ": each checkpoint that retention deletes is paid for until then"
     usd = _usd(url, size)
     price = f", about {format_usd(usd)} a month" if usd is not None else ""
     owners = f"of {len(jobs)} jobs" if len(jobs) > 1 else f"of job {jobs[0].job}"

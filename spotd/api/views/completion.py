@@ -26,8 +26,8 @@ def completion_data(
 ) -> dict[str, Any]:
     """Return the estimate as JSON.
 
-    `total` is the bill so far, and `instead` what the same work would have cost on demand. The
-    reply extends that comparison up to the end of the job.
+    `total` is the bill so far, and `instead` the cost of the same work on demand. The reply extends
+    that comparison up to the end of the job.
     """
     now_us = call.now_us
     facts = facts_of(call.context.store, job, call.context.market(now_us), now_us)
@@ -97,7 +97,7 @@ def _used_up(
 ) -> str | None:
     """Return when the job's max_cost_usd is used up at the present rate.
 
-    None where it has no such limit, or nothing runs. `carried` is what its checkpoints cost so far,
+    None if it has no such limit, or nothing runs. `carried` is the cost of its checkpoints so far,
     and per hour, in micro-USD.
     """
     carried_cost, carried_per_h = carried
@@ -110,7 +110,7 @@ def _used_up(
 def _on_demand(
     estimate: CompletionEstimate, total: Bill, instead: OnDemand | None
 ) -> dict[str, Any] | None:
-    """Return what the job would have cost on demand at its end.
+    """Return the job's cost on demand at its end.
 
     It assumes no interruption from now on. The saving is at most the discount of the same hours.
     """

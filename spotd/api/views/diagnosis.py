@@ -21,8 +21,8 @@ USE_US = 15 * 60 * S  # the window of HLT-11
 def diagnoses(store: Store, job: Job, now_us: int) -> list[dict[str, Any]]:
     """Return the newest diagnosis of each kind within a day, newest first.
 
-    That a program has not resumed is left out once it has. Each has what was observed, how spotd
-    reacts, what a person can try, and the stacks that were dumped.
+    The diagnosis that a program has not resumed is left out once it has. Each has the observation,
+    spotd's reaction, advice for the user, and the stacks that were dumped.
     """
     rows = store.events.of_kinds(job.id, tuple(ADVICE), now_us - LATELY_US)
     counts: dict[str, int] = {}

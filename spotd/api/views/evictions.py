@@ -17,7 +17,7 @@ KINDS = ("node_draining",)  # events that may say when a program was asked to st
 def asked_to_stop(rows: Iterable[EventRow]) -> Mapping[str, int]:
     """Return node id -> when its program was last asked to stop, in microseconds.
 
-    `rows` are events of KINDS. An order to train on until later is not a stop. Older agents do not
+    `rows` are events of KINDS. An order to continue until later is not a stop. Older agents do not
     report it.
     """
     return {row.event.node_id: row.at_us for row in rows if row.event.data.get("stops") is True}

@@ -43,9 +43,9 @@ def _is_over(job: Job, nodes: Sequence[Node], failure: Failure) -> bool:
 
 
 def headline(job: Job, nodes: Sequence[Node], reason: str) -> str:
-    """Return the first line of `spotctl why`: what failed, if that still matters, and the decision.
+    """Return the first line of `spotctl why`: the failure, if it still matters, and the decision.
 
-    `reason` is the planner's own sentence. A failed job's is its outcome, which names the failure.
+    `reason` is the planner's sentence; for a failed job it is the outcome, which names the failure.
     """
     failure = newest_failure(nodes)
     if failure is None or _is_over(job, nodes, failure):

@@ -32,7 +32,7 @@ def refuse_slow(spec: JobSpec, market: Market) -> None:
 
 
 def _possible_fixes(fitting: Iterable[Offer]) -> Iterator[str]:
-    """Yield what would give an interconnect to machines that fit, cheapest first."""
+    """Yield the changes that would give an interconnect to machines that fit, cheapest first."""
     offers_by_need: dict[str, list[Offer]] = {}
     for offer in sorted(fitting, key=lambda offer: (offer.price_microusd_per_h, offer.key)):
         if offer.joins_with:

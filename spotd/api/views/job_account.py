@@ -29,10 +29,10 @@ from spotd.store.storage_costs import extras_of
 from spotd.store.transfers import DataTransfer
 
 NO_STEPS = (
-    "of {name} no steps are on record (none reported, or no longer retained): what its hours "
-    "went into is untold, and so is what it saved"
+    "no steps of {name} are on record (none reported, or no longer retained): the use of its hours "
+    "is untold, and its saving is not known"
 )
-NO_BOX = "what the control box costs is not known: [money] control_box_usd_per_hour is not set"
+NO_BOX = "the cost of the control box is not known: [money] control_box_usd_per_hour is not set"
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Records:
         return sum(stretch_of(row, now_us).spent(window.since_us, window.until_us) for row in rows)
 
     def extras(self, market: Market, window: Window, now_us: int) -> tuple[list[Item], list[str]]:
-        """Return the costs of checkpoints, data and outputs in the window, and what is unknown."""
+        """Return the costs of checkpoints, data and outputs in the window, and the unknown ones."""
         items, unknown = extras_of(self.job, self.nodes, self.checkpoints, market, window, now_us)
         data_items, data_unknown = freight_of(
             self.job, self.nodes, self.shipments, market, window, now_us
@@ -168,7 +168,7 @@ def account_of(
 def _script_spans(
     job: Job, nodes: Sequence[Node], rows: Sequence[CheckpointRow]
 ) -> dict[int, list[Span]]:
-    """Return how a program without our engine used its time, by what of it was saved."""
+    """Return how a program without spotd's engine used its time, judged by its saves."""
     if job.spec.checkpoint.engine != "none":
         return {}
     return script_spans(

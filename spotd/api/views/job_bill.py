@@ -29,7 +29,7 @@ def duration_us(segment: SegmentRow, now_us: int) -> int:
 
 
 def spend_microusd(segment: SegmentRow, now_us: int) -> int:
-    """Return what the segment has cost up to `now_us`."""
+    """Return the cost of the segment up to `now_us`."""
     return cost_microusd(segment.rate_microusd_per_h, segment.start_us, _end_us(segment, now_us))
 
 
@@ -44,7 +44,7 @@ class Bill:
     `list_` and `best_` price the same hours on demand: for the same machine in the same place, and
     in the cheapest place that has such a machine. `estimated` is true while something still runs or
     its launch is unconfirmed. Hours of `prepaid_us` come from a reservation, which costs the same
-    without them. They are in none of these sums: they cost nothing more, and that is not a saving.
+    without them. They are in none of these sums: they add no cost, and are no saving.
     """
 
     paid_us: int
@@ -80,7 +80,7 @@ def bill(segments: Sequence[SegmentRow], now_us: int) -> Bill:
 
 
 def all_reports(progress: Sequence[ProgressRow], first_step_at_us: int) -> Sequence[ProgressRow]:
-    """Return the progress reports of a job if they are complete, else none.
+    """Return the progress reports of a job if they are complete, otherwise none.
 
     `first_step_at_us` is when the first report was received. When that report is no longer on
     record, history was pruned, and the remaining reports prove nothing.

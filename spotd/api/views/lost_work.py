@@ -28,7 +28,7 @@ _TAKEN = frozenset({LeaveReason.PREEMPTED, LeaveReason.LOST})
 def losses(
     job: Job, nodes: Sequence[Node], checkpoints: Sequence[CheckpointRow]
 ) -> dict[int, LostWork]:
-    """Return what was lost at the start of each attempt that trained after another one."""
+    """Return the lost work at the start of each attempt that trained after another one."""
     reports_steps = job.spec.checkpoint.engine == "spotd"
     attempts = trained_attempts(nodes, job.spec.resources.num_nodes)
     lost: dict[int, LostWork] = {}
@@ -108,7 +108,7 @@ def unsaved_work_warnings(
     usd = hours * row.offer.price_microusd_per_h * spec.resources.num_nodes / 1e6
     place = f"{row.offer.provider}/{row.offer.zone}"
     text = (
-        "this job saves no checkpoints: a preemption deletes all of its work, and it starts again "
+        "this job saves no checkpoints: a preemption loses all of its work, and it starts again "
         f"from the beginning. In {place} one is expected every {hours:.3g} h, which is "
         f"{format_usd(usd)} "
         "of work each. To save a folder of the program, write spotd: {checkpoint: {mode: "

@@ -28,10 +28,10 @@ WRITING_S = 300.0  # time that a user needs from reading a deadline to submittin
 def placement_data(
     comparison: PolicyComparison, spec: JobSpec, limit: int = MOST
 ) -> dict[str, Any]:
-    """Return what each place would cost the job until it is done, in dollars by term, best first.
+    """Return the cost of finishing the job in each place, in dollars by term, best first.
 
     A job that the policy steers also gets the policy's choice, with the options that it compared.
-    When the remaining work is unknown, the costs are for `assumed_h` hours of work. Empty where
+    When the remaining work is unknown, the costs are for `assumed_h` hours of work. Empty if
     nothing is compared.
     """
     ordered = sorted(comparison.costs, key=lambda cost: (cost.total_usd, cost.row.offer.key))

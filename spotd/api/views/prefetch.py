@@ -35,9 +35,9 @@ def prefetch_data(view: View, market: Market, now_us: int, store: Store) -> list
 
 
 def prefetch_warnings(view: View, market: Market, now_us: int, store: Store) -> list[str]:
-    """Return warnings about refused prefetches of a job that is to be submitted."""
+    """Return warnings about refused prefetches of a job before its submission."""
     return [
-        f"spotd.stage_ahead: data set {row['data_set']} is not brought ahead to {row['copy']}: "
+        f"spotd.stage_ahead: data set {row['data_set']} is not copied ahead to {row['copy']}: "
         f"{row['refused']}"
         for row in prefetch_data(view, market, now_us, store)
         if row["refused"]

@@ -40,10 +40,10 @@ def hand_overs(
     """Return each hand-over between the rank 0 machines of consecutive attempts, oldest first.
 
     Only attempts that trained count. All times are seconds. The parts add up to `total_s`, which
-    runs from the notice, or else the last sign of life of the old machine, to the first step of the
-    new one. `overlap`: the old machine trained on meanwhile, after a notice. `failed`: its program
-    had failed by itself, so that this was no recovery. `lost` is by generation; its fields are null
-    where they are not known. `restore_s` is by node id.
+    runs from the notice, otherwise the last sign of life of the old machine, to the first step of
+    the new one. `overlap`: the old machine kept training meanwhile, after a notice. `failed`: its
+    program had failed by itself, so that this was no recovery. `lost` is by generation; its fields
+    are null where they are not known. `restore_s` is by node id.
     """
     leaders: dict[int, Node] = {}
     for node in sorted(nodes, key=lambda node: node.training.first_step_at_us):

@@ -126,7 +126,7 @@ def job_data(facts: JobFacts, now_us: int) -> dict[str, Any]:
 
 
 def _approval_data(job: Job) -> dict[str, str] | None:
-    """Return what another person is to approve before a job runs; None for nothing."""
+    """Return the approval that a job needs from another person before it runs; None for none."""
     if not job.approval_asked_by or job.outcome is not None or job.desired is not Desired.PAUSE:
         return None
     return {"asked_by": job.approval_asked_by, "text": job.approval_text}
@@ -279,7 +279,7 @@ def offer_data(offer: Offer) -> dict[str, Any]:
     """Return one offer.
 
     `discount` is the fraction below the on-demand price; None where that price is not known.
-    `no_discount` marks spot offers that cost about as much as on-demand, which is not taken away.
+    `no_discount` marks spot offers that cost about as much as on-demand, which is not preempted.
     `egress_usd_per_gb` is the price of the first bytes that leave its cloud, and
     `storage_usd_per_gb_month` the price of a GB in its stores, both by a dated list. They are None
     where no price is known, and for machines on this box.

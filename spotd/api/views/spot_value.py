@@ -60,9 +60,9 @@ class Comparison:
     )  # speeds of both, relative to the job's first alternative
 
     def evaluate(self, hours: float = 0.0) -> SpotValue | None:
-        """Compare for that many hours of work, or else for the job's own.
+        """Compare for that many hours of work, otherwise for the job's own.
 
-        None for a job that keeps nothing and whose length is not known.
+        None for a job that stores nothing and whose length is not known.
         """
         habits = replace(self.interruption_cost, hours=hours) if hours else self.interruption_cost
         if habits.again_h is None and not habits.hours:
@@ -167,7 +167,7 @@ def _repeated_h(spec: JobSpec, hazard: Hazard) -> float | None:
     """Return the hours of work that an interruption repeats, assuming no notice comes in time.
 
     Half of the interval between two saves; half an hour when the interval is given in steps alone.
-    None where nothing is stored: then all work is repeated.
+    None if nothing is stored: then all work is repeated.
     """
     if not keeps(spec.checkpoint):
         return None

@@ -120,7 +120,7 @@ def mount_warnings(spec: JobSpec, market: Market, offers: Iterable[Offer]) -> li
                 f"{mount} {', '.join(away)} {verb} {bucket.url} of {at.cloud} at "
                 f"{format_usd(usd)} a GB, "
                 f"{often} (list price of {price.dated}): the amount is unknown in advance, and "
-                "it counts in the job's limits afterwards. A data set is brought to a "
+                "it counts in the job's limits afterwards. A data set is copied to a "
                 "region once: docs/stores.md"
             )
         regions = {offer.region for offer in rented if offer.cloud == at.cloud}

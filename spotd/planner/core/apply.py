@@ -67,7 +67,7 @@ def moved(old: Node, new: Node) -> Node:
         state=NodeState.GONE,
         token=f"{old.token}/g{old.generation}",
         leave_reason=LeaveReason.DONE,
-        leave_text=f"goes on in attempt {new.generation}",
+        leave_text=f"continues in attempt {new.generation}",
         left_at_us=new.moved_at_us,
     )
 

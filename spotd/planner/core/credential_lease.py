@@ -1,4 +1,4 @@
-"""How a machine gets access to its job's checkpoint store, and when leased credentials are renewed.
+"""Choose a machine's access to its job's checkpoint store, and the times of credential renewals.
 
 Roles and keys last for ever; leases expire. A lease is renewed after a third of its time, so a box
 that dies leaves at least two thirds of it.
@@ -54,9 +54,9 @@ class StoreAccess:
 class StoreReach:
     """How machines of one provider reach one store.
 
-    `lasts_s` is the duration of a lease that was just tried, `error` why none can be made. `cloud`
-    and `store_cloud` are cloud makes. `roled` says that its machines have a role of that cloud
-    anyway.
+    `lasts_s` is the duration of a lease that was just tried, `error` the reason why none can be
+    made. `cloud` and `store_cloud` are kinds of clouds. `roled` says that its machines have a role
+    of that cloud in any case.
     """
 
     provider: str
@@ -97,7 +97,7 @@ def unattended_s(way: AccessMethod, lasts_s: float, limit_s: float) -> float:
 
 
 def renew_us(node: Node) -> int:
-    """Return when the node's lease is to be renewed; 0 if it has none or no longer needs it."""
+    """Return when the node's lease is due for renewal; 0 if it has none or no longer needs it."""
     done = (
         node.training.exit_code is not None
         or node.training.setup_failed

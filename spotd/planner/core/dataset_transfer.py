@@ -1,4 +1,4 @@
-"""The cost of bringing a job's data sets to a machine whose region lacks them."""
+"""The cost of transferring a job's data sets to a machine whose region lacks them."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ NONE = TransferCost()
 def freight(spec: JobSpec, offer: Offer, market: Market) -> TransferCost:
     """Return the transfer cost of the data sets whose size is declared.
 
-    No price is known between two regions of one cloud; none counts unless the configuration says
-    one. A data set without a size is only checked for not being mounted from afar, where each read
-    costs.
+    No price is known between two regions of one cloud; it counts as 0 unless the configuration has
+    one. A data set without a size is checked for one thing only: it must not be mounted from
+    another region or cloud, where each read costs.
     """
     if not market.datasets:
         return NONE
@@ -75,7 +75,7 @@ def _refused(name: str, gb: float, usd: float, price: int | None, most_microusd:
     """Return the error that the rented machine would report, or ""."""
     what = f"{gb:,.4g} GB of data set {name}"
     if price is None:
-        return f"what {what} cost on their way there is on no list (usd_per_gb)"
+        return f"the price of copying {what} there is not listed; set usd_per_gb"
     if usd > most_microusd / 1e6:
-        return f"{what} would cost {format_usd(usd)} on their way there, above its max_usd"
+        return f"copying {what} there would cost {format_usd(usd)}, above its max_usd"
     return ""

@@ -1,4 +1,4 @@
-"""How long a machine runs without the daemon, and what ends it then.
+"""Limits of a machine's life without the daemon.
 
 The agent, spot-reaper and the cloud can each end a machine. A dead control box must cost neither a
 healthy run nor a weekend of leaked machines, so there are two kinds of limits.
@@ -38,8 +38,8 @@ def first_expiry_us(timing: Timing, now_us: int) -> int:
 def expiry_tags(node: Node) -> Mapping[str, str]:
     """Return the tags of the create request.
 
-    They come from committed values, so that a retry is the same request whatever the configuration
-    says then.
+    They come from committed values, so that a retry is the same request even if the configuration
+    has changed.
     """
     if not node.lease.expires_at_us:
         return {}
@@ -48,7 +48,7 @@ def expiry_tags(node: Node) -> Mapping[str, str]:
 
 
 def life_limit_s(node: Node) -> int:
-    """The cloud's own limit, for clouds that have one; from what is committed, as above."""
+    """Return the cloud's own limit, for clouds that have one, from committed values as above."""
     if not node.lease.expires_at_us:
         return 0
     return max(LIFE_LIMIT_S, 2 * ((node.lease.expires_at_us - node.requested_at_us) // S))

@@ -1,4 +1,4 @@
-"""Which machines of a gang remain when one is lost, and which replace it.
+"""Select the machines of a gang that remain when one is lost, and those that replace it.
 
 `spotd.on_node_loss` of the job says what the remaining machines do. If they continue, the next
 attempt has their rows, and nothing is launched or set up again. Missing machines are requested
@@ -45,7 +45,7 @@ def crew(view: View) -> list[Node]:
 def remaining(view: View, now_us: int) -> list[Node]:
     """Return the crew members that continue in the next attempt if this one cannot, by rank.
 
-    Empty if the job waits for a complete gang, is to stop, or is about to end.
+    Empty if the job waits for a complete gang, has to stop, or is about to end.
     """
     spec, mine = view.job.spec, crew(view)
     if not shrinks(spec) or not _wanted(view.job):
@@ -76,7 +76,7 @@ def _goes_on(node: Node, spec: JobSpec, now_us: int) -> bool:
 
 
 def noticed(node: Node) -> bool:
-    """A notice in force takes it away."""
+    """Return whether a notice in force takes the machine away."""
     return any(notice.takes_machine for notice in node.notices)
 
 
@@ -88,8 +88,8 @@ def newcomers(view: View) -> list[Node]:
 
 
 def joining(view: View, now_us: int) -> list[Node]:
-    """The newcomers that the crew is to take in now: they are set up, and those that are not have
-    had their time to be."""
+    """Return the newcomers that join the crew now: all are set up, or the time to wait for the
+    others is over."""
     left, coming = remaining(view, now_us), newcomers(view)
     if not left:
         return []

@@ -1,8 +1,9 @@
-"""Build an image: run `setup` on a machine, clean its disk, and have the cloud make an image of it.
+"""Build an image: run `setup` on a machine, clean its disk, and let the cloud make an image of it.
 
 This is a job without `run`: its agent ends when `setup` is done. Then one call after the other
-cleans the disk, starts the image, and asks for its progress. Cleaning removes the machine's keys:
-if its answer is lost nobody can ask again, and no image is made of a disk that may hold secrets.
+cleans the disk, starts the image, and polls its progress. Cleaning removes the machine's keys: if
+its answer is lost, it cannot be requested again, and no image is made of a disk that may have
+secrets.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ HEAR_OUT_S = 5.0  # after its agent's last word: the end of what `setup` printed
 ASK_S = 15.0  # between questions how far an image is
 CLEAN_TRIES = 12  # in a row; about two minutes, the machine's refusals among them
 SILENT_S = 900.0  # without an answer of the cloud
-MAKING_S = 3 * 3600.0  # a machine is not paid for longer than this while its image is made
+MAKING_S = 3 * 3600.0  # a machine is not paid for longer than this while its image is created
 
 
 def setup_digest(spec: JobSpec) -> str:
@@ -58,8 +59,8 @@ def chosen_image(spec: JobSpec, offer: Offer, images: Iterable[BakedImage]) -> B
 
 
 def image_told(spec: JobSpec, node: Node) -> str:
-    """Return what a new node's event says about its baked image."""
-    name = baked_of(spec.resources.image_id)
+    """Describe a new node's baked image, for its event."""
+    name = baked_of(spec.image_id)
     if not name:
         return ""
     return (
@@ -100,7 +101,7 @@ def bake(d: PlanBuilder, node: Node) -> None:
     """Clean a machine whose `setup` is done, and wait for its image."""
     why = node.bake.image_error or _overdue(d, node)
     if not why:
-        what = "its image is made" if node.bake.cleaned_at_us else "its disk is cleaned"
+        what = "its image is created" if node.bake.cleaned_at_us else "its disk is cleaned"
         d.add_reason(f"setup is done on {place(node)}: {what}")
         d.wake_at(max(_next_us(node), d.now_us + S))
         return
@@ -118,17 +119,17 @@ def _overdue(d: PlanBuilder, node: Node) -> str:
     if not node.bake.cleaned_at_us:
         if failing and node.call.effect_failures >= CLEAN_TRIES:
             return (
-                "whether its disk was cleaned is not known, and a machine that was cleaned lets "
-                f"nobody in any more ({node.call.effect_error}); bake it again"
+                "it is not known whether its disk was cleaned, because a cleaned machine accepts "
+                f"no login ({node.call.effect_error}); bake it again"
             )
         return ""
     if d.now_us - node.bake.cleaned_at_us > MAKING_S * S:
-        return f"the image was not there after {MAKING_S / 3600:.0f} h"
+        return f"the image was not available after {MAKING_S / 3600:.0f} h"
     since_us = max(
         node.bake.image_asked_at_us, node.bake.cleaned_at_us, d.market.listening_since_us
     )
     if failing and d.now_us - since_us > SILENT_S * S:
-        return f"{node.offer.provider} did not say how far it is: {node.call.effect_error}"
+        return f"{node.offer.provider} did not report its progress: {node.call.effect_error}"
     return ""
 
 
@@ -138,6 +139,6 @@ def finish_bake(d: PlanBuilder) -> None:
     if d.ended or node is None:
         return
     name = d.job.spec.program.bake
-    message = f"image {name} is there, in {node.offer.provider}/{node.offer.region}"
+    message = f"image {name} is available in {node.offer.provider}/{node.offer.region}"
     d.set_job(outcome=Outcome.SUCCEEDED, outcome_text=message, finished_at_us=d.now_us)
     d.event("succeeded", f"{d.job.name}: {message}", node, alert=True)

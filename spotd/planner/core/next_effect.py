@@ -48,8 +48,7 @@ _FOLLOWED = (NodeState.BOOTING, NodeState.RUNNING, NodeState.DRAINING)
 def last_start_us(kind: EffectKind, deadline_us: int) -> int:
     """Return the latest start of a call that is armed until `deadline_us`.
 
-    A launch must have ended by its deadline: a machine that nobody waits for would belong to
-    nobody.
+    A launch must have ended by its deadline: a machine that appears later would belong to no job.
     """
     return deadline_us - int(LAUNCH_S * S) if kind is EffectKind.LAUNCH else deadline_us
 
@@ -63,9 +62,9 @@ def silent_since_us(node: Node) -> int:
 
 
 def hearing_since_us(node: Node, market: Market) -> int:
-    """Return since when the node could be heard without a gap.
+    """Return since when messages of the node could be received without a gap.
 
-    Earlier silence says nothing about it, because the cause may be our own, or its jump host.
+    Earlier silence says nothing about the node: the daemon or the jump host may be the cause.
     """
     return max(market.listening_since_us, market.reached_since_us.get(node.offer.provider, 0))
 
@@ -115,7 +114,7 @@ def claim_for(node: Node, view: View, now_us: int) -> tuple[str, float]:
 
 
 def release_deadline_us(node: Node, view: View, now_us: int) -> int:
-    """Return when a draining node can no longer save: its notice's deadline, else the job's grace.
+    """Return when a draining node can no longer save: its notice's deadline, or the job's grace.
 
     A node that trains until its replacement is ready starts its save only then and gets the time
     for it. A rank that drains because of another rank's notice has that notice's time.
@@ -182,10 +181,10 @@ def may_have_finished(node: Node, view: View) -> bool:
 
 
 def end_unread(node: Node, view: View) -> bool:
-    """Return whether the program ended and HEAD, which alone says whether the job has, is still
-    unread.
+    """Return whether the program has ended and HEAD was not read since.
 
-    Until it is read, another machine might find that everything is done.
+    Only HEAD says whether the job is done. Until it is read, another machine might be launched for
+    a job that is done.
     """
     job, head = view.job, view.job.head
     if job.outcome is not None or job.spec.program.bake:
@@ -223,7 +222,7 @@ def lost_at_us(node: Node, view: View, market: Market) -> int:
     """Return when a silent node may be given up.
 
     After its last check of HEAD, and after its cloud was unavailable, it has the rest of its time
-    to respond: what prevented us from checking may have prevented its delivery.
+    to respond: the fault that prevented the check may also have delayed its messages.
     """
     looked_us = _head_read_at_us(view) if node.training.claimed_at_us else 0
     asked_us = max(looked_us, market.answering_since_us.get(node.offer.provider, 0))
@@ -246,10 +245,10 @@ def _head_read_at_us(view: View) -> int:
 
 
 def _look_due(node: Node, view: View, market: Market, now_us: int) -> bool:
-    """Return whether HEAD is to be read.
+    """Return whether a read of HEAD is due.
 
-    That is for the last check, and now and then while the path to the node is broken and it is not
-    given up: it may have finished meanwhile.
+    It is due for the last check, and from time to time while the path to the node is broken and the
+    node is not given up: it may have finished meanwhile.
     """
     read_us, look_us = _head_read_at_us(view), last_look_us(node, view, market)
     if cut_off(node, market, now_us):
@@ -261,8 +260,8 @@ def _look_due(node: Node, view: View, market: Market, now_us: int) -> bool:
 def _need_contact(node: Node, view: View, market: Market, now_us: int) -> EffectKind | None:
     """Return the next call to a suspect node.
 
-    Ask the cloud repeatedly. If it says that the machine runs, start the agent again, which may
-    have died and left the training alone. Read HEAD before giving up.
+    Poll the cloud. If the machine runs, start the agent again: it may have died while training
+    continued. Read HEAD before giving up.
     """
     timing = market.timing
     if not suspect(node, market, now_us):
@@ -317,16 +316,16 @@ def _need_booting(node: Node, view: View, market: Market, now_us: int) -> Effect
 
 
 def look_at_us(node: Node, market: Market) -> int:
-    """Return when to ask the cloud again about a pending launch; 0 for a running machine."""
+    """Return when to poll the cloud again about a pending launch; 0 for a running machine."""
     if node.machine.cloud_state != InstanceState.PENDING:
         return 0
     return node.machine.surveyed_at_us + int(market.timing.resurvey_s * S)
 
 
 def _start_wanted(node: Node, view: View, now_us: int) -> bool:
-    """Return whether to start the program, or to tell a successor that it may claim HEAD earlier.
+    """Return whether to start the program, or to allow a successor to claim HEAD earlier.
 
-    A machine that is to join a gang is started without a rank: it prepares and waits.
+    A machine that will join a gang is started without a rank: it prepares and waits.
     """
     if not node.startup.hello_at_us or node.training.claimed_at_us:
         return False
@@ -376,9 +375,9 @@ def _need_draining(node: Node, view: View, market: Market, now_us: int) -> Effec
 
 
 def _need_finished(node: Node, view: View, market: Market, now_us: int) -> EffectKind | None:
-    """Return the next call for a program that says it finished: HEAD has to say so, too.
+    """Return the next call for a program that reports its end: HEAD must confirm it.
 
-    In a gang of scripts without our engine, rank 0 gets the order to record it in HEAD when all
+    In a gang of scripts without spotd's engine, rank 0 is told to record the end in HEAD when all
     have ended.
     """
     head = view.job.head

@@ -1,14 +1,14 @@
-"""Decide which machines that no row wants are terminated, and which are held for a person.
+"""Decide which machines without a row are terminated, and which are held for the operator.
 
 The sweep terminates machines that no decision names, so a wrong record would be most expensive
-here. It trusts its own rows: a machine whose row says that it is over is terminated after a grace
-period. A machine with our tag that no row ever requested proves that the record is another one than
-it was launched under, because an intent is committed before every launch: the database was
-restored, copied, or is younger than the fleet. Such a machine trains rightfully. It is held with an
-alert, which costs at most `limits.unattended_h` of its price, because nobody renews it.
+here. It trusts its own rows: a machine whose row is closed is terminated after a grace period. A
+machine with spotd's tag that no row ever requested proves that it was launched under another
+record, because an intent is committed before every launch: the database was restored, copied, or is
+younger than the fleet. Such a machine may train for a job. It is held with an alert, which costs at
+most `limits.unattended_h` of its price, because its expiry is not renewed.
 
-A row's word holds in a restored database, too, but during quarantine nothing is terminated here. If
-many rows say so at once, that is more likely one mistake of ours than many: then none is
+Rows are trusted in a restored database, too, but during quarantine nothing is terminated here. If
+many machines would be terminated at once, a mistake in the record is more likely: then none is
 terminated, except those whose termination the cloud had accepted and not completed.
 """
 
@@ -32,11 +32,11 @@ BLAST_SHARE = 0.25  # of the machines that the cloud lists as ours
 
 @dataclass(frozen=True)
 class Orphan:
-    """A living machine that no row wants.
+    """A living machine that belongs to no open row.
 
-    `known` says that a row once did, `ending` that the cloud is terminating it, `condemned` that
-    the cloud once accepted our terminate and the machine is still there. Job and generation come
-    from its tags.
+    `known` says that it once did, `ending` that the cloud is terminating it, `condemned` that the
+    cloud once accepted a terminate and the machine still exists. Job and generation come from its
+    tags.
     """
 
     instance_id: str
@@ -106,9 +106,9 @@ class HeldLeftover:
 
 
 def leftovers_of(provider: str) -> str:
-    """Return the key of a person's release of a cloud's leftovers.
+    """Return the key of the operator's release of a cloud's leftovers.
 
-    It differs from that of the machines: who saw one list has not seen the other.
+    It differs from that of the machines, because the operator reviews the two lists separately.
     """
     return f"leftovers:{provider}"
 
@@ -172,7 +172,7 @@ def _released(stray: Orphan, record: DatabaseState) -> bool:
 
 
 def _doubt(stray: Orphan, record: DatabaseState) -> str:
-    """Return what a machine that no row requested says about the record, or ""."""
+    """Return the doubt about the record that a machine without a request raises, or ""."""
     decided = record.generations.get(stray.job_id)
     if decided is None:
         named = f"job {stray.job_id} is" if stray.job_id else "it names no job that is"
@@ -183,6 +183,6 @@ def _doubt(stray: Orphan, record: DatabaseState) -> str:
             f"{decided}: the database is older than the fleet"
         )
     return (
-        f"the record knows generation {stray.generation} of job {stray.job_id}, but never asked "
-        "for this machine: another spotd may use a copy of this database"
+        f"the record knows generation {stray.generation} of job {stray.job_id}, but never "
+        "requested this machine: another spotd may use a copy of this database"
     )

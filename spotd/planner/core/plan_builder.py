@@ -99,7 +99,7 @@ class PlanBuilder:
             left_at_us=node.departure.left_at_us or self.now_us,
             terminating_at_us=self.now_us,
         )
-        self.event("node_leaving", f"{place(node)} is given back: {text}", node)
+        self.event("node_leaving", f"{place(node)} is terminated: {text}", node)
 
     def drain(self, node: Node, reason: LeaveReason | None, text: str) -> None:
         """Have a node save and release. It trains until it gets that order."""

@@ -1,8 +1,8 @@
 """Decisions of spot-reaper from a listing: it knows tags and a clock, and nothing else.
 
-A wanted machine is renewed every hour. One whose expiry has passed is wanted by no living daemon.
-After half of its time without a renewal a person has to know: a control box is dead, and the
-training will save and end when the time is over.
+The daemon renews every machine that it needs every hour. If an expiry has passed, no living daemon
+needs the machine. After half of the time without a renewal an alert is sent: a control box is dead,
+and the training will save and end when the time is over.
 """
 
 from __future__ import annotations

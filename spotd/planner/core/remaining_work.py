@@ -1,6 +1,6 @@
 """Estimate a job's remaining work, the time of its starts, and the loss at a machine's end.
 
-By what was measured of the job, else of this fleet, else by the job file. In seconds.
+In seconds, from measurements of the job, otherwise of this fleet, otherwise from the job file.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ _THERE = (NodeState.LAUNCHING, NodeState.BOOTING, NodeState.RUNNING, NodeState.D
 
 
 def with_ends(view: View, now_us: int) -> View:
-    """Return the view with a notice for every machine whose reservation is about to end."""
+    """Return the view, with a notice added for every machine whose reservation is about to end."""
     if not any(_ends(node, now_us) for node in view.nodes):
         return view
     nodes = tuple(_warned(node) if _ends(node, now_us) else node for node in view.nodes)

@@ -1,8 +1,8 @@
-"""Which store a machine's checkpoints go to, and what that costs.
+"""Choose the store of a machine's checkpoints, and compute its cost.
 
-HEAD and manifests lie in the job's one authority store. Shards lie in a store of the machine's own
-region if the job may use one there, so that bytes cross a cloud only when the job moves. The same
-holds for data sets: they come from the region's own copy, or from afar.
+HEAD and manifests are in the job's one authority store. Shards are in a store of the machine's own
+region if the job may use one there, so that bytes cross clouds only when the job moves. The same
+applies to data sets: they come from the region's own copy, or from another region.
 """
 
 from __future__ import annotations

@@ -18,9 +18,9 @@ WARM_UP_US = 180 * S  # compiling and caches: what is reported before says nothi
 
 
 def baseline_tokens_per_s(samples: Sequence[Throughput], before_us: int) -> float:
-    """Median rate of what was reported up to `before_us`; 0.0 while there is too little of it.
+    """Return the median rate of the reports up to `before_us`; 0.0 if there are too few.
 
-    Samples without busy time (a garbled or empty report) are no data.
+    Samples without busy time (a garbled or empty report) do not count.
     """
     rates = [s.tokens / s.busy_s for s in samples if s.busy_s > 0 and s.at_us <= before_us]
     return median(rates) if len(rates) >= MIN_BASELINE_SAMPLES else 0.0
@@ -32,7 +32,7 @@ def slow(
     now_us: int,
     typical_tokens_per_s: float = 0.0,
 ) -> bool:
-    """Whether each of the last `spec.checks` windows of `spec.check_every_s` was bad.
+    """Return whether each of the last `spec.checks` windows of `spec.check_every_s` was bad.
 
     A window is bad when its rate is below `ratio` of the baseline, or when nothing was reported in
     it at all: a silent trainer is not a fast one. A window with a report but no busy time (a long

@@ -1,4 +1,4 @@
-"""Which offers are not tried, and until when: a pure function of earlier refusals.
+"""Cooldowns of offers, computed from earlier refusals: a pure function.
 
 Nothing here is stored: cooldowns follow from the recorded refusals, survive restarts, and are the
 same on every replica.
@@ -75,7 +75,7 @@ def refusal_code(error: str, image_id: str) -> str:
 
 
 def refusal_of(node: Node) -> Refusal | None:
-    """Return what a leaving node says about its offer, or None.
+    """Return a leaving node's refusal of its offer, or None.
 
     It counts from the decision that the node leaves, and again from when it is gone.
     """
@@ -166,10 +166,10 @@ def cooldown_until_us(
 
 
 def _waves(times_us: Iterable[int], base_s: float) -> int:
-    """Return how often it was refused anew.
+    """Return the number of independent refusals.
 
-    A refusal within the first cooldown of another was requested before that, like the ranks of a
-    gang or the jobs of a zone that are lost together.
+    A refusal within the first cooldown of another is not independent: the ranks of a gang, or the
+    jobs of a zone, are refused or lost together.
     """
     waves, began_us = 0, 0
     for at_us in sorted(times_us):

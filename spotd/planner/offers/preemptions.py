@@ -51,5 +51,5 @@ def takers(job_id: str, market: Market, now_us: int) -> frozenset[str]:
 
 
 def shunned(offer: Offer, providers: frozenset[str]) -> bool:
-    """Return whether the offer may be preempted in the same way, so that others come first."""
+    """Return whether the offer may be preempted in the same way, so that others rank before it."""
     return offer.capacity_type is CapacityType.SPOT and offer.provider in providers

@@ -1,4 +1,4 @@
-"""Which prices that a cloud reports are plausible.
+"""Check whether the prices that a cloud reports are plausible.
 
 An error in a catalogue must not make a machine look like a bargain, nor a bill look small. Real
 spot prices lie between a tenth of the on-demand price and that price. A lower price counts as the
@@ -35,9 +35,9 @@ class ImplausiblePrice:
 
 
 def believed(offers: Iterable[Offer]) -> tuple[list[Offer], list[ImplausiblePrice]]:
-    """Return the offers with plausible prices, and what was implausible.
+    """Return the offers with plausible prices, and the implausible prices.
 
-    An offer without any plausible price is left out: machines there keep the price before.
+    An offer without any plausible price is left out: machines there keep their previous price.
     """
     credible: list[Offer] = []
     doubts: list[ImplausiblePrice] = []

@@ -1,7 +1,7 @@
 """Exclude places by country, by operator, and by reach of the job's store.
 
-The country of the machine and the country whose law reaches its operator are two things: Frankfurt
-is in the EU, and an American company is American there, too. A store that is a folder excludes
+The country of the machine and the home country of its operator are separate conditions: Frankfurt
+is in the EU, but an American company there is still American. A store that is a folder excludes
 machines that cannot mount it.
 """
 
@@ -21,15 +21,18 @@ def out_of_place(spec: JobSpec, offer: Offer, market: Market) -> str:
     if preferences.residency:
         country = market.countries.get(f"{offer.cloud}/{offer.region}")
         if not country:
-            return f"nobody knows in which country {offer.region} stands (residency)"
+            return f"the country of {offer.region} is not known (residency)"
         if country not in preferences.residency:
-            return f"it stands in {country}, outside its residency"
+            return f"it is in {country}, outside the job's residency"
     if preferences.not_operated_from:
         home = market.operators.get(offer.cloud)
         if not home:
-            return f"nobody knows where who runs {offer.provider} is at home (not_operated_from)"
+            return (
+                f"the home country of the operator of {offer.provider} is not known "
+                "(not_operated_from)"
+            )
         if home in preferences.not_operated_from:
-            return f"who runs it is at home in {home} (not_operated_from)"
+            return f"its operator is based in {home} (not_operated_from)"
     return ""
 
 

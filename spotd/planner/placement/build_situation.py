@@ -1,7 +1,7 @@
 """Describe a job and the market to the spot policy.
 
-What is left of the job, what runs, and each pool with its prices, the path of the checkpoint to it,
-and its record.
+The description has the remaining work, the running gang, and each pool with its prices, the
+transfer of the checkpoint to it, and its record.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class JobSituation:
 def situate(
     view: View, market: Market, now_us: int, rows: Sequence[RankedOffer], running: Node | None
 ) -> JobSituation | None:
-    """Return the job's situation; None without offers or if nobody knows how much work is left.
+    """Return the job's situation; None without offers or if the remaining work is unknown.
 
     `rows` are the offers that fit, `running` is a machine of the gang that trains or starts and is
     not being taken away. An excluded offer has no price, except where the gang is. Spot that was
@@ -110,7 +110,7 @@ class _OffersByPool:
 def _pools(
     view: View, market: Market, now_us: int, rows: Sequence[RankedOffer], here: Offer | None
 ) -> tuple[_OffersByPool, tuple[Pool, ...], dict[object, object] | None]:
-    """Return what is sold, and as pools.
+    """Return the offers on sale, also grouped as pools.
 
     Computed once for all jobs with the same request whose checkpoint is in the same place.
     """
@@ -175,7 +175,7 @@ def _sorted(view: View, rows: Iterable[RankedOffer], here: Offer | None) -> _Off
 def _has_no_room(row: RankedOffer, view: View) -> bool:
     """Return whether the offer was refused for lack of room, or preempted, so recently.
 
-    A machine there with a notice counts, too. A machine that is gone says nothing about later
+    A machine there with a notice counts, too. A machine that has ended is no evidence about later
     requests.
     """
     if row.code == TAKEN:
@@ -188,7 +188,7 @@ def _has_no_room(row: RankedOffer, view: View) -> bool:
 def _record(
     known: Mapping[str, PoolRecord], pool: str, sold: _OffersByPool, now_us: int
 ) -> PoolRecord:
-    """Return the pool's record; what is down counts as seen down until it is requested again."""
+    """Return the pool's record; unavailable spot counts as seen down until it is requested."""
     record = known.get(pool, UNSEEN)
     if pool in sold.down and pool not in sold.spot:
         return record.after(Sighting(now_us / S, up=False))
@@ -279,13 +279,13 @@ def _usd(row: RankedOffer | None) -> float | None:
 
 
 def checkpoint_way(view: View, offer: Offer, market: Market) -> tuple[float, float]:
-    """Dollars and seconds for the job's checkpoint to come there from where it lies."""
+    """Return the dollars and seconds of transferring the job's checkpoint there from its store."""
     return _way(offer, market, _bytes(view), _lies(view, market))
 
 
 def _way(offer: Offer, market: Market, size_b: int, store: StorePlace) -> tuple[float, float]:
-    """Dollars and seconds for the checkpoint to come there from its store. Between two regions of
-    a cloud no price is known."""
+    """Return the dollars and seconds of transferring the checkpoint there from its store. Between
+    two regions of a cloud no price is known."""
     if offer.local or store.cloud == HERE or not size_b:
         return 0.0, 0.0
     same = store.cloud == offer.cloud

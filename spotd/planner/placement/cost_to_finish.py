@@ -1,7 +1,7 @@
 """Estimate what finishing a job costs in each place, term by term.
 
-A job that the policy does not steer requests offers in this order, and every job is explained by
-it. It ranks by the cost to finish and not by the price, because a place where machines are
+A job that the policy does not steer requests offers in this order, and `spotctl plan` shows it for
+every job. It ranks by the cost to finish and not by the price, because a place where machines are
 preempted soon, where the work takes longer, or to which the checkpoint has to be moved costs more
 than its price. Each interruption costs a start and, on average, half of a checkpoint interval at
 the machine's price: E[loss] = hazard * (start + pause / 2). Without a known amount of work, a day's

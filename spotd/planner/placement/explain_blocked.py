@@ -34,23 +34,23 @@ _WORDS = {
     "NoQuotaError": "without a quota",
     "UnpreparedError": "in regions that are not prepared",
     "PriceError": "above the cap that the cloud was sent",
-    "RejectedError": "whose cloud rejects the request",
-    "AuthError": "refused for our credentials",
-    "Preempted": "taken away of late",
-    "Lost": "lost of late",
-    "BootTimeout": "that did not come up",
-    OWN_IMAGE: "that have no such image for it",
-    NOT_LENT: "where nobody lends credentials of its store",
+    "RejectedError": "of a cloud that rejects the request",
+    "AuthError": "of a cloud that refuses the credentials",
+    "Preempted": "preempted recently",
+    "Lost": "lost recently",
+    "BootTimeout": "whose machines did not boot",
+    OWN_IMAGE: "without the image",
+    NOT_LENT: "without credentials for its store",
     TOO_DEAR: "above max_hourly_cost",
-    DISABLED: "of a cloud that is out of use",
-    DOUBTED: "at a price that is not believed",
-    ENDS: "whose booked time is about to end",
+    DISABLED: "of a cloud that cannot be used",
+    DOUBTED: "at an implausible price",
+    ENDS: "with booked time that is about to end",
     RESIDENCE: "where the job may not run",
     SLOW: "without an interconnect",
-    FLAT: "as dear as on demand",
-    FREIGHT: "that its data is too far from",
-    TURN: "that others ask for first",
-    TAKEN: "asked for already, or being taken away",
+    FLAT: "as expensive as on demand",
+    FREIGHT: "too far from its data",
+    TURN: "reserved for jobs ahead of it",
+    TAKEN: "already requested, or being preempted",
 }
 ANY = (CapacityType.SPOT, CapacityType.ON_DEMAND)
 
@@ -69,7 +69,7 @@ def by_reason(ranked: Iterable[RankedOffer]) -> str:
 
 
 def way_out(spec: JobSpec, market: Market, now_us: int, job_id: str) -> str:
-    """Return what to change for the cheapest machine that would be available now, or "".
+    """Return the changes of the job file that would give it the cheapest available machine, or "".
 
     It relaxes the price cap, the capacity type, and for a gang the interconnect.
     """

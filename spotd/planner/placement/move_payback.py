@@ -1,4 +1,4 @@
-"""Whether to move away from a job's checkpoint and data: what that costs, and when it pays back."""
+"""Estimate a move away from a job's checkpoint and data: its cost, and when it pays back."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from spotd.planner.placement.rank import RankedOffer
 class MoveEstimate:
     """A move to `there`, compared with `near`, the cheapest place that needs no transfer.
 
-    Dollars by list price for the checkpoint and the data sets; seconds at 10 Gb/s; and what an hour
-    of work costs less there, for the whole gang. An hour of work is one on the job's first kind of
+    Dollars by list price for the checkpoint and the data sets; seconds at 10 Gb/s; and the saving
+    per hour of work there, for the whole gang. An hour of work is one on the job's first kind of
     machine.
     """
 
@@ -73,7 +73,7 @@ def _order(move: MoveEstimate) -> tuple[bool, float, str]:
 def _usd_per_h(row: RankedOffer, spec: JobSpec, market: Market) -> float:
     """Return the cost of an hour of work: machines, and saves that leave their cloud.
 
-    The way back, which is part of a row's own score, is a move by itself.
+    The transfer back, which is part of a row's own score, counts as a separate move.
     """
     offer, size_gb = row.offer, spec.checkpoint.size_bytes / 1e9
     gb = gb_microusd(offer, goes_to(offer, spec, market), market.leaving) or 0

@@ -40,7 +40,7 @@ def _marked(rows: list[RankedOffer]) -> list[RankedOffer]:
             beside = full.get(pool_of(row.offer))
             if beside and row.offer.price_microusd_per_h >= NO_DISCOUNT * beside:
                 of = row.offer.price_microusd_per_h / beside
-                why = f"no discount: {of:.0%} of what it costs on demand, which is to be had"
+                why = f"no discount: {of:.0%} of the on-demand price, and on-demand is available"
                 out.append(changed(row, excluded=why, code=FLAT))
     if not out:
         return rows

@@ -69,8 +69,8 @@ class RankedOffer:
 def steered(spec: JobSpec) -> bool:
     """Return whether the policy decides when and where to request and when to move.
 
-    It needs to know how much work there is. Otherwise it only ranks: an order in the job file comes
-    before any estimate, and a gang that shrinks and grows has no single pace.
+    It needs to know the amount of work. Otherwise it only ranks: an order in the job file takes
+    precedence over any estimate, and a gang that shrinks and grows has no single pace.
     """
     wants, preferences = spec.resources, spec.preferences
     named = wants.ordered or wants.capacity_ordered or shrinks(spec)
@@ -91,12 +91,12 @@ def rank(
 
     Jobs with the same request share the returned list; do not change it.
 
-    `taken` are offer keys that must not be requested: of a machine being preempted, or of a request
-    in progress. `takers` are providers that preempted too often: their spot comes after all others.
+    `taken` are offer keys that must not be requested: of a machine that is being preempted, or of a
+    request in progress. `takers` are providers that preempted too often: their spot ranks last.
     `asked` are offer keys that refused this attempt: others come before them, because a job without
     a machine loses more by waiting than by a price. `job_id` is the job's, once it has one. With
-    `ordered` an earlier alternative beats a cheaper one, and so does an earlier capacity type
-    with `capacity_ordered`. `worth` is by offer key what counts before the price
+    `ordered` an earlier alternative beats a cheaper one, and so does an earlier capacity type with
+    `capacity_ordered`. `worth` is a score by offer key that takes precedence over the price
     (planner/placement/cost_to_finish.py), for all offers or none. Among equal prices the vendor's
     higher placement score comes first, then the lower share of preempted machines.
     """
@@ -148,7 +148,7 @@ class _OfferFit:
 
 @dataclass(frozen=True)
 class _RankingTable:
-    """The offers that fit such jobs, in the order of one that nothing else is known about."""
+    """The offers that fit such jobs, in the order for a job of which nothing else is known."""
 
     places: tuple[_OfferFit, ...]
     rows: SharedRanking
@@ -257,8 +257,7 @@ class _RequestKey:
 
 @lru_cache(maxsize=64)  # kinds of jobs; each holds its offers, so that an id is not another's
 def _fits(asked: _RequestKey) -> tuple[_OfferFit, ...]:
-    """The offers that fit where nothing was refused, the best first whether or not they are to be
-    had."""
+    """Return the offers that fit, ignoring refusals, the best first."""
     spec, market = asked.spec, asked.market
     places: list[_OfferFit] = []
     for offer in market.offers:
@@ -299,8 +298,8 @@ def _ranked(
 
 
 def could_run(spec: JobSpec, offer: Offer, market: Market, now_us: int) -> bool:
-    """Return whether the job would accept the offer if nobody had been refused there."""
-    if not any(want.admits(offer) for want in spec.resources.alternatives):
+    """Return whether the job would accept the offer if no request had been refused there."""
+    if not any(want.admits(offer) for want in spec.alternatives):
         return False
     carried = egress_microusd_per_h(offer, spec, market) or 0
     carried += requests_microusd_per_h(offer, spec, market) or 0
@@ -337,9 +336,9 @@ def _excluded(
     if unfit is not None:
         return unfit
     if offer.provider in market.disabled:
-        return f"{offer.provider} is out of use: {market.disabled[offer.provider]}", 0, DISABLED
+        return f"{offer.provider} cannot be used: {market.disabled[offer.provider]}", 0, DISABLED
     if offer.price_source == DOUBTED:
-        return "its price is not to be believed", 0, DOUBTED
+        return "its price is implausible", 0, DOUBTED
     cap_microusd = spec.limits.max_hourly_microusd
     if cap_microusd and offer.price_microusd_per_h > cap_microusd:
         return (
@@ -351,7 +350,7 @@ def _excluded(
         left_s = max(0.0, (offer.ends_at_us - now_us) / 1e6)
         return f"its booked time ends in {left_s / 60:.0f} min", 0, ENDS
     if offer.key in barred:
-        return "being taken away, or already asked for", 0, TAKEN
+        return "being preempted, or already requested", 0, TAKEN
     return _cooling(offer, spec, now_us, spoiled)
 
 

@@ -1,14 +1,14 @@
-"""Order the jobs that wait for an offer that was out: priority, then fair share, then age.
+"""Order the jobs that wait for an unavailable offer: priority, then fair share, then age.
 
 The first in the queue requests it; the next one does so when that request is answered
-(planner/queue/fair_share.py has the order). Each job without an available offer has on record when
-it asks again: when the first excluded offer may come back. Until it has checked then, that offer is
-reserved for it, and then what it requests, until it is answered. It reserves neither for long, and
-nothing that it could not use or has declined. So one job in the queue may always ask, and soon the
-next.
+(planner/queue/fair_share.py has the order). For each job without an available offer, the time of
+its next check is recorded: when the first excluded offer may return. Until that check, the offer is
+reserved for it; after the check, the offer that it requests is reserved until the answer. Both
+reservations are short, and exclude offers that the job cannot use or has declined. So one job in
+the queue may always request, and soon the next.
 
-A gang that was just refused lets jobs that need fewer machines ask first, because less may have
-come back than it needs. So does a job that was refused for its price cap.
+A gang that was just refused lets jobs that need fewer machines request first, because fewer
+machines may have returned than it needs. So does a job that was refused for its price cap.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LAST = 1 << 62
 
 
 def in_turn(job: Job, market: Market, now_us: int, rows: list[RankedOffer]) -> list[RankedOffer]:
-    """Return `rows` without what jobs ahead request or are about to request."""
+    """Return `rows` without the offers that jobs ahead request or are about to request."""
     if not any(asker.turn.job_id != job.id for asker in market.askers):
         return rows
     mine, spoiled = _mine(job, market), spoiled_places(market.refusals, "")
@@ -56,7 +56,7 @@ def in_turn(job: Job, market: Market, now_us: int, rows: list[RankedOffer]) -> l
         if ahead:
             until_us = now_us + min(AGAIN_US * len(ahead), AGAIN_MOST_US)
             why = _why(ahead[0], mine, row.offer, spoiled)
-            does = "asks for it now" if ahead[0].keys else "asks first"
+            does = "requests it now" if ahead[0].keys else "requests first"
             text = f"{named(ahead[0].turn)} {does}, ahead by {why}"
             row = replace(row, excluded=text, until_us=until_us, code=TURN)  # noqa: PLW2901
         result.append(row)
@@ -71,7 +71,7 @@ def patient(job: Job, now_us: int, rows: Sequence[RankedOffer]) -> bool:
 
 
 def told_ahead(job: Job, market: Market, now_us: int, rows: Sequence[RankedOffer]) -> str:
-    """Return which job asks first for the next offer that comes back, or ""."""
+    """Name the job that requests first when the next offer returns, or return ""."""
     back = [row for row in rows if row.until_us and row.code != TURN]
     row = min(back, key=lambda one: one.until_us, default=None)
     if row is None:
@@ -86,7 +86,7 @@ def told_ahead(job: Job, market: Market, now_us: int, rows: Sequence[RankedOffer
 
 
 def asks_again_us(now_us: int, rows: Sequence[RankedOffer]) -> int:
-    """Return when a job without an available offer asks again; 0 if none comes back.
+    """Return when a job without an available offer checks again; 0 if no offer will return.
 
     A job blocked only by another's turn is ready at once.
     """

@@ -2,8 +2,8 @@
 
 The commit calls `no_room` under its lock (store/limits.py), so that of two daemons only one takes
 the last room. A refused job enters the queue and keeps its place as long as it asks again. A job
-further back does not take the room that one ahead gathers, however little that is, so nobody
-starves; room that nobody uses costs nothing.
+further back does not take the room that a job ahead is still collecting, so no job starves;
+unused room costs nothing.
 
 Fair share is recent use, of a project and of a user within it:
 
@@ -11,8 +11,9 @@ Fair share is recent use, of a project and of a user within it:
 
 in micro-USD, H = 24 h, nothing older than 7 d. Jobs without a project are one project.
 
-A job of higher priority takes machines of lower ones if only that makes room: `taken` says from
-which. These are requested to save, and drain when spotd itself has read in HEAD that they did.
+A job of higher priority takes machines from jobs of lower priority if nothing else makes room;
+`taken` selects them. They are asked to save, and drain once spotd itself has read in HEAD that they
+did.
 """
 
 from __future__ import annotations
@@ -140,19 +141,19 @@ def _limit_text(
 ) -> str:
     if short.nodes > 0:
         return (
-            f"limits.max_nodes is {limits.max_nodes} and {use.nodes} are in use: wait until one is "
-            "gone, or raise the limit"
+            f"limits.max_nodes is {limits.max_nodes} and {use.nodes} are in use: wait until one "
+            "has ended, or raise the limit"
         )
     if short.microusd_per_h > 0:
         rate = use.microusd_per_h + turn.microusd_per_h
         return (
             f"limits.max_usd_per_hour is {format_microusd(limits.max_microusd_per_h)}, and this "
-            f"would make it {format_microusd(rate)}: wait until a machine is gone, or raise the "
+            f"would make it {format_microusd(rate)}: wait until a machine has ended, or raise the "
             "limit"
         )
     return (
         f"projects.{turn.project}.max_nodes is {limits.projects[turn.project]} and "
-        f"{use.of_project} are in use: wait until one is gone, or raise the limit"
+        f"{use.of_project} are in use: wait until one has ended, or raise the limit"
     )
 
 
@@ -175,7 +176,7 @@ def ahead_by(first: QueueEntry, turn: QueueEntry) -> str:
         which = int(used[0] == mine[0])
         whose = ("project", "user")[which]
         return (
-            f"fair share: its {whose} used {format_microusd(used[which])} of late, this one's "
+            f"fair share: its {whose} used {format_microusd(used[which])} recently, this one's "
             f"{format_microusd(mine[which])}"
         )
     return "age"
@@ -213,7 +214,7 @@ def taken(
 def _enough(
     limits: Limits, use: ResourceAmount, turn: QueueEntry, line: QueueSnapshot, now_us: int
 ) -> tuple[ResourceHolder, ...]:
-    """The holders that are to give their machines, or none."""
+    """Return the holders that have to give up their machines, or none."""
 
     def do(givers: Sequence[ResourceHolder]) -> bool:
         left = use
@@ -250,7 +251,7 @@ def _may_give(one: ResourceHolder, turn: QueueEntry, now_us: int) -> bool:
 
 
 def givers(market: Market, now_us: int) -> list[str]:
-    """The jobs that are to give their machines now: a duty makes them due."""
+    """Return the jobs that have to give up their machines now: a periodic task makes them due."""
     holders = taken(market.limits, market.nodes, market.microusd_per_h, market.line, now_us)
     return [one.job_id for one in holders[1]] if holders else []
 
@@ -271,11 +272,11 @@ def stand_in_line(d: PlanBuilder, microusd_per_h: int) -> None:
     holders = taken(d.market.limits, *use, d.market.line, d.now_us)
     if holders and holders[0].job_id == d.job.id:
         names = ", ".join(f"{one.name} (priority {one.priority})" for one in holders[1])
-        d.add_reason(f"{names} saves first and gives its machines then")
+        d.add_reason(f"{names} saves first, then gives its machines away")
 
 
 def leave_line(d: PlanBuilder, *, placed: bool = False) -> None:
-    """The job waits for no room; with `placed` it has what it waited for."""
+    """Take the job out of the queue; with `placed` it has got its room."""
     d.set_job(room_since_us=0, room_asked_us=0, room_microusd_per_h=0)
     if placed:
         d.set_job(yields_to="")
@@ -313,7 +314,7 @@ def give_way(d: PlanBuilder) -> None:
         return
     elif d.now_us - since_us >= SAVE_US:
         d.set_job(yields_to="", yields_since_us=0, yielded_at_us=d.now_us)
-        message = f"{d.job.name} saved nothing in {SAVE_US // S} s: {turn.name} waits on"
+        message = f"{d.job.name} saved nothing in {SAVE_US // S} s: {turn.name} keeps waiting"
         d.event("yield_in_vain", message, running[0], severity=Severity.WARNING, alert=True)
         return
     d.add_reason(f"saving before its machines go to {named(turn)}")
@@ -340,8 +341,9 @@ def _drain(d: PlanBuilder, running: Sequence[Node], turn: QueueEntry, step: int)
         d.drain(node, LeaveReason.CANCELLED, message)
     d.set_job(yields_since_us=0, yielded_at_us=d.now_us)
     text = (
-        f"{d.job.name} (priority {d.job.spec.queue.priority}) gives {place(running[0])} to "
-        f"{named(turn)}: step {step} is saved, and it goes on from its last save when there is room"
+        f"{d.job.name} (priority {d.job.spec.priority}) gives {place(running[0])} to "
+        f"{named(turn)}: step {step} is saved, and it continues from its last save when there "
+        "is room"
     )
     d.event(
         "yielded",

@@ -61,8 +61,8 @@ def settle_observed(d: PlanBuilder) -> None:
 def settle_trained(d: PlanBuilder) -> None:
     """Set chosen nodes that train to running.
 
-    A node that a restored record still has as coming is chosen when it is heard, and may have
-    trained for long.
+    A node that a restored database still records as starting is chosen when its agent reports, and
+    may have trained for a long time.
     """
     for node in d.nodes:
         if node.state is NodeState.BOOTING and node.chosen and not node.machine.gone_at_us:
@@ -78,7 +78,7 @@ def _running(d: PlanBuilder, node: Node) -> None:
         d.event("training", f"training on {place(node)}", node)
         return
     took = (node.training.first_step_at_us - taken_on_us(node)) / S
-    what = "its gang was made anew" if node.moved_at_us else "the request"
+    what = "its gang was restarted" if node.moved_at_us else "the request"
     after = f"{took:.1f} s after {what}"
     hand_over = d.view.hand_over
     if hand_over is None:  # no attempt before it trained
@@ -110,7 +110,7 @@ def _running(d: PlanBuilder, node: Node) -> None:
 
 
 def _from_step(d: PlanBuilder, resumed: int | None) -> str:
-    """Return the step that it goes on from and the one reached before, as far as both are known."""
+    """Describe the step that it resumes from and the one reached before, if both are known."""
     hand_over = d.view.hand_over
     if resumed is None or hand_over is None or (not resumed and not hand_over.saved_at_us):
         return ""
@@ -158,9 +158,9 @@ def _gone(d: PlanBuilder, node: Node) -> None:
     if node.departure.leave_reason is not None:
         reason, text = node.departure.leave_reason, node.departure.leave_text
     elif noticed:
-        reason, text = LeaveReason.PREEMPTED, "taken away after its notice"
+        reason, text = LeaveReason.PREEMPTED, "preempted after its notice"
     elif not node.machine.launched_at_us:
-        reason, text = LeaveReason.CAPACITY, "no machine came of the request"
+        reason, text = LeaveReason.CAPACITY, "the request created no machine"
     else:
         reason, text = LeaveReason.LOST, "the cloud no longer has it, and gave no notice"
         if blamed(node, reason) is LeaveReason.DRILL:
@@ -183,7 +183,7 @@ def _gone(d: PlanBuilder, node: Node) -> None:
 
 
 def settle_exits(d: PlanBuilder) -> None:
-    """A program that ended gives its node back; only its own crash is charged to the job."""
+    """Terminate nodes whose program has ended; charge only its own crash to the job."""
     for node in d.nodes:
         if node.state in LEAVING or node.training.exit_code is None:
             if node.training.setup_failed and node.state not in LEAVING:
@@ -226,16 +226,16 @@ def _stopped(d: PlanBuilder, node: Node) -> str:
 
 
 def _unfit(node: Node) -> str:
-    """Return the last output of a node that never trained: it says what is wrong."""
+    """Return the last output of a node that never trained, which shows its problem."""
     if node.training.first_step_at_us or not node.training.exit_tail:
         return "its GPU has failed"
     return f"not fit to train on: {node.training.exit_cause or node.training.exit_tail}"
 
 
 def _asked_to_stop(node: Node) -> bool:
-    """Return whether the program obeyed a stop, which exit code 75 says.
+    """Return whether the program stopped as requested, with exit code 75.
 
-    A program may exit with 75 by itself again and again; that counts as any other crash.
+    If a program exits with 75 by itself, that counts as a crash.
     """
     if node.training.ended_as_asked:
         return True
@@ -282,8 +282,8 @@ def _await_head(d: PlanBuilder, node: Node) -> None:
     code = node.training.exit_code
     text = f"exited {code}, and its last checkpoint could not be read for {patience}"
     words = (
-        f"{place(node)} {text}: it is given back, and no other is asked for until then; "
-        f"let spotd read {d.job.spec.checkpoint.store}, which it tries again and again"
+        f"{place(node)} {text}: it is terminated, and no other machine is requested until then; "
+        f"give spotd read access to {d.job.spec.checkpoint.store}, which it keeps trying to read"
     )
     cause = node.call.effect_error
     d.event("unconfirmed", words, node, severity=Severity.ERROR, alert=True, cause=cause)
@@ -312,7 +312,9 @@ def _diverged(d: PlanBuilder, node: Node) -> None:
 def _setup_failed(d: PlanBuilder, node: Node) -> None:
     if any(other.id == node.id for other in newcomers(d.view)):
         # Others are set up, and train: it is this machine, or this hour.
-        d.terminate(node, LeaveReason.BOOT_TIMEOUT, "setup failed; its gang trains on without it")
+        d.terminate(
+            node, LeaveReason.BOOT_TIMEOUT, ("setup failed; its gang keeps training without it")
+        )
         return
     failure = failure_of(node)
     text, cause = (failure.text, failure.cause) if failure else ("setup failed", "")
@@ -332,8 +334,8 @@ def _setup_failed(d: PlanBuilder, node: Node) -> None:
 def _crashed(d: PlanBuilder, node: Node) -> None:
     """Handle a crash after its causes are known.
 
-    A final manifest means success whatever came after it, and a lost machine of the gang may have
-    caused the crash. Both are known before a crash is charged.
+    A final manifest means success whatever happened after it, and a lost machine of the gang may
+    have caused the crash. Both are checked before a crash is charged.
     """
     if d.job.head is not None and d.job.head.final:
         return
@@ -343,7 +345,7 @@ def _crashed(d: PlanBuilder, node: Node) -> None:
         d.terminate(
             node,
             LeaveReason.DRILL,
-            f"struck by a drill: exited with code {node.training.exit_code}",
+            f"hit by a drill: exited with code {node.training.exit_code}",
         )
     elif not _broken_by_a_machine(d, node):
         charge(d, node, describe_exit(node))
@@ -352,8 +354,8 @@ def _crashed(d: PlanBuilder, node: Node) -> None:
 def _broken_by_a_machine(d: PlanBuilder, node: Node) -> bool:
     """Return whether a lost machine of the gang may have caused the crash.
 
-    Ranks fail within moments when one of them is gone, long before that one is known to be lost. If
-    so, the rank is given back uncharged.
+    Ranks fail within moments when one of them is lost, long before the loss is known. In that case
+    the rank is terminated uncharged.
     """
     spec = d.job.spec
     if (
@@ -384,7 +386,7 @@ def _broken_by_a_machine(d: PlanBuilder, node: Node) -> bool:
     if silent is None:
         return False
     if _stays(d, node):
-        d.add_reason(f"{place(node)} waits to know what became of rank {silent.rank}")
+        d.add_reason(f"{place(node)} waits until it is known whether rank {silent.rank} is lost")
         return True
     text = f"exited with code {node.training.exit_code} when rank {silent.rank} fell silent"
     d.terminate(node, LeaveReason.LOST, text, keep=True)
@@ -457,8 +459,8 @@ def _blamed(d: PlanBuilder, node: Node) -> bool:
 
 
 def _leave_failed(d: PlanBuilder, node: Node, text: str) -> None:
-    """Give a failed node back, or keep it for its user for as long as the job asks."""
-    keep_s = d.job.spec.restarts.keep_on_failure_s
+    """Terminate a failed node, or keep it for its user for `keep_on_failure`."""
+    keep_s = d.job.spec.keep_on_failure_s
     ending = d.ended or d.job.stop_text
     if keep_s and ending and not node.departure.kept_until_us:
         d.set_node(node, kept_until_us=d.now_us + int(keep_s * S))
@@ -473,8 +475,8 @@ def _leave_failed(d: PlanBuilder, node: Node, text: str) -> None:
 def record_wipe(d: PlanBuilder, node: Node, reason: LeaveReason) -> None:
     """Add an event about whether, where, when and how the node's disks were wiped.
 
-    No event for a node that never had data on them. A cloud discards disks in any case; the event
-    is what the node reported.
+    There is no event for a node that never had data on them. The cloud discards disks in any case;
+    the event records the node's own report.
     """
     if not node.startup.booted_at_us:
         return
@@ -484,7 +486,7 @@ def record_wipe(d: PlanBuilder, node: Node, reason: LeaveReason) -> None:
     text = (
         f"{where}: disks wiped {after_s:.1f} s after the program ended: {node.storage.wiped_text}"
         if wiped
-        else f"{where}: disks not wiped, as far as we know: {reason.value}"
+        else f"{where}: disks not wiped, as far as known: {reason.value}"
     )
     d.event(
         "wipe",

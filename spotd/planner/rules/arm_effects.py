@@ -16,7 +16,7 @@ from spotd.planner.rules.stale_alerts import tell_staying
 
 
 def arm(d: PlanBuilder) -> None:
-    """Arm what is due, and wake for what will be."""
+    """Arm the effects that are due, and wake for those that will be."""
     for node in d.nodes:
         kind = need(node, d.view, d.market, d.now_us)
         if kind is None:

@@ -16,8 +16,8 @@ EARLY_STEPS = 20  # a program that does more of them after its resume has taken 
 
 
 def resumed_in_vain(d: PlanBuilder, node: Node) -> HeadSnapshot | None:
-    """The checkpoint from which the attempt of this node had resumed, when it did no more than its
-    first steps since, and saved nothing."""
+    """Return the checkpoint from which this node's attempt resumed, if it has made only its first
+    steps since, and saved nothing."""
     head, gang = d.job.head, gang_of(d, node)
     if head is None or not head.manifest or d.job.spec.checkpoint.engine == "none":
         return None

@@ -1,8 +1,9 @@
 """Replace a machine whose disk stays full by one with a fresh disk.
 
-It trains until the replacement is ready, so nothing is lost. A program that does not save with our
-engine could lose everything, so only its user can help. A job whose own data fills every disk is
-not moved again: a machine that it moved to shortly before its disk was full is retained.
+It trains until the replacement is ready, so nothing is lost. A program that does not save with
+spotd's engine could lose everything, so it is not moved, and its user is alerted. A job whose own
+data fills every disk is not moved again: a machine is retained if its disk was full shortly after
+the job moved there.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ def move_when_full(d: PlanBuilder) -> None:
     if d.job.spec.checkpoint.engine == "none":
         d.add_reason(f"{where}, and its program does not save on request: it is not moved")
     elif moved_lately(d, full.storage.disk_full_at_us):
-        d.add_reason(f"{where}, soon after it was moved to: it is not moved again")
+        d.add_reason(f"{where}, soon after the job moved there: it is not moved again")
     elif not elsewhere(d):
         d.add_reason(f"{where}, and no other place is free")
         d.wake_at(d.now_us + int(LOOK_AGAIN_S * S))
     else:
         for node in running:
             move(d, node, where)
-        message = f"{where}: it trains on until its replacement is ready"
+        message = f"{where}: it keeps training until its replacement is ready"
         d.event("moved", message, full, severity=Severity.WARNING, alert=True)

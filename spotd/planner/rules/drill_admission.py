@@ -1,4 +1,4 @@
-"""Whether a drill may inject a fault into a running job now, and what that may cost."""
+"""Decide whether a drill may inject a fault into a running job now, and bound its cost."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def target(view: View) -> Node | None:
 def cost_microusd(view: View, market: Market, kind: DrillKind, within_s: float, now_us: int) -> int:
     """Return the most that the drill can cost in micro-USD within that time.
 
-    It includes the faulted machine, candidates requested side by side, one more beside each slow
-    one, and the repeated training. A new agent on the same machine costs nothing.
+    It includes the faulted machine, candidates requested in parallel, one more for each slow one,
+    and the repeated training. A new agent on the same machine costs nothing.
     """
     node, row = target(view), _next(view, market, now_us)
     if kind is DrillKind.AGENT or node is None or row is None:
@@ -42,9 +42,9 @@ def why_not(view: View, market: Market, kind: DrillKind, within_s: float, now_us
     """Return why a drill would do harm or show nothing, or ""."""
     job, spec, node = view.job, view.job.spec, target(view)
     if job.outcome is not None or job.desired is not Desired.RUN or job.stop_text:
-        return "it is not to run: it has ended, or is paused or about to end"
-    if spec.resources.num_nodes > 1:
-        return "it runs on several machines, and drills are for jobs of one as yet"
+        return "it has ended, is paused, or is about to end"
+    if spec.num_nodes > 1:
+        return "it runs on several machines, and drills support only jobs of one machine"
     if node is None or not node.training.first_step_at_us or node.training.exit_code is not None:
         return "it does not train now"
     why = _unsettled(view, market, node, now_us)
@@ -60,9 +60,9 @@ def why_not(view: View, market: Market, kind: DrillKind, within_s: float, now_us
 def _unsettled(view: View, market: Market, node: Node, now_us: int) -> str:
     others = [n for n in view.nodes if n.active and n.id != node.id]
     if others:
-        return f"another machine of it is coming or going ({others[0].id})"
+        return f"another machine of it is starting or ending ({others[0].id})"
     if any(notice.takes_machine for notice in node.notices):
-        return "its cloud is taking its machine away"
+        return "its cloud is preempting its machine"
     if suspect(node, market, now_us):
         return "its machine has not been heard of late"
     return ""
@@ -75,7 +75,7 @@ def _no_room(view: View, market: Market, now_us: int) -> str:
     if market.blocked:
         return f"nothing may be launched now: {market.blocked}"
     if view.job.yields_since_us or view.job.room_since_us:
-        return "it gives way to another job"
+        return "it makes room for another job"
     if _next(view, market, now_us) is None:
         return "no machine that could take over is available"
     return ""

@@ -46,7 +46,7 @@ def _result(d: PlanBuilder, step: int) -> str:
 
 
 def _nothing_kept(d: PlanBuilder) -> str:
-    """Return what is lost with the machine of a job that saved nothing, and how to keep it."""
+    """Describe the files that a job that saved nothing loses, and how to keep them."""
     exits = (n.training for n in d.nodes if n.rank == 0 and n.training.exit_code == EXIT_FINISHED)
     left = next((one.exit_tail for one in exits if one.exit_tail), "")
     wrote = f": the program left {left}" if left else ""
@@ -82,7 +82,7 @@ def obey_limits(d: PlanBuilder) -> None:
 def stop_interrupted(d: PlanBuilder) -> None:
     """End a job that was interrupted more often than `max_interruptions`.
 
-    It saves what its notice allows. What a lost machine did at its end is read first.
+    It saves within its notice. The last entries of a lost machine's journal are read first.
     """
     most = d.job.spec.limits.caps.max_interruptions
     if most == NO_LIMIT or d.ended or d.job.stop_text:
@@ -95,10 +95,10 @@ def stop_interrupted(d: PlanBuilder) -> None:
 
 
 def stop_lost(d: PlanBuilder) -> None:
-    """End a job whose losses are no longer numbers: it would train for nothing anywhere.
+    """End a job whose losses are no longer finite: further training would be useless anywhere.
 
-    A program with our engine goes back by itself first, and reports if that did not help. One
-    without, whose losses failed after its resume, resumes from an older checkpoint once.
+    A program with spotd's engine rolls back by itself first, and reports if that did not help. A
+    program without it, whose losses failed after its resume, resumes from an older checkpoint once.
     """
     if d.ended or d.job.stop_text:
         return
@@ -109,9 +109,9 @@ def stop_lost(d: PlanBuilder) -> None:
         if verdict.node_id in mine
     }
     if NAN in diagnosed:
-        d.set_job(stop_text="training has diverged: its losses are not finite numbers any more")
+        d.set_job(stop_text="training has diverged: its losses are no longer finite")
     elif (node := diagnosed.get(NAN_AFTER_RESUME)) and (resumed := resumed_in_vain(d, node)):
-        text = "the losses are not finite numbers since the resume"
+        text = "the losses have not been finite since the resume"
         if may_step_back(d, resumed):
             charge(d, node, text, at_once=True)
         elif d.view.setbacks.suspect:
@@ -123,7 +123,7 @@ def _rate_now(d: PlanBuilder) -> int:
 
 
 def _spent_now(d: PlanBuilder) -> int:
-    """The ledger when loaded, and what the active nodes cost since."""
+    """Return the cost in the ledger when it was loaded, plus the cost of the active nodes since."""
     since_us = max(d.now_us - d.view.loaded_at_us, 0)
     return d.view.spent_microusd + _rate_now(d) * since_us // (3600 * S)
 
@@ -136,7 +136,7 @@ def _stop_reason(d: PlanBuilder) -> str:
         return "cancelled"
     if job.approval_asked_by and job.desired is Desired.PAUSE:
         return (
-            f"waits for another admin than {job.approval_asked_by} to approve that it exceeds a "
+            f"waits until an admin other than {job.approval_asked_by} approves that it exceeds a "
             f"budget (`spotctl budget approve {job.name}`): {job.approval_text}"
         )
     return "paused" if job.desired is Desired.PAUSE else ""
@@ -170,7 +170,7 @@ def stop_wanted(d: PlanBuilder) -> None:
 
 
 def _stop_drained(d: PlanBuilder, node: Node, why: str) -> None:
-    """Tell a draining node to save now; it trained after its notice, and its grace begins."""
+    """Ask a draining node, which trained after its notice, to save now; its grace period begins."""
     if node.departure.leave_reason in TRAINS_ON and not node.agent.told_drain_at_us:
         d.set_node(
             node,
@@ -204,6 +204,6 @@ def clean_up(d: PlanBuilder) -> None:
     left = sum(1 for node in d.nodes if node.state is not NodeState.GONE)
     if left:
         machines = "1 machine" if left == 1 else f"{left} machines"
-        d.add_reason(f"{d.job.outcome_text}; {machines} still to be seen gone")
+        d.add_reason(f"{d.job.outcome_text}; {machines} not confirmed as gone yet")
     else:
         d.add_reason(d.job.outcome_text)

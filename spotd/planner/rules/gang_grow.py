@@ -30,7 +30,7 @@ def ask_others(d: PlanBuilder) -> None:
         return
     from_us = _from_us(d, left)
     if d.now_us < from_us:
-        _tell(d, left, "others are asked for when that pays")
+        _tell(d, left, "others are requested when that pays off")
         if from_us != NEVER:
             d.wake_at(from_us)
         return
@@ -40,7 +40,7 @@ def ask_others(d: PlanBuilder) -> None:
         return
     for _ in range(missing):
         if not _ask(d, left):
-            _tell(d, left, "no other is to be had now")
+            _tell(d, left, "no other machine is available now")
             return
     _tell(d, left)
 
@@ -49,9 +49,9 @@ def _from_us(d: PlanBuilder, left: list[Node]) -> int:
     """Return when to request missing machines so that admitting them pays; NEVER for not now.
 
     Admitting them stops training for as long as this gang took to start, and adds their share from
-    then on. How much training is left is unknown: it counts as long as this gang has trained, at
-    most up to `max_duration`. So no gang stops again before the last stop has paid, and no machine
-    is paid for while it waits. If training has stopped, at once.
+    then on. The remaining training time is unknown: it is assumed to be as long as this gang has
+    trained, at most up to `max_duration`. So no gang stops again before the last stop has paid off,
+    and no machine is paid for while it waits. If training has stopped, they are requested at once.
     """
     mine, spec = crew(d.view), d.job.spec
     if any(node.state in LEAVING for node in mine) or any(
@@ -86,8 +86,7 @@ def _ask(d: PlanBuilder, left: list[Node]) -> bool:
     d.add_node(new_node(d, best, candidate, len(left) + len(newcomers(d.view))))
     price = best.offer.price_microusd_per_h / 1e6
     words = (
-        f"asked for {best.offer.key} at {format_usd(price)}/h, to join the {len(left)} that are "
-        "left"
+        f"requested {best.offer.key} at {format_usd(price)}/h, to join the {len(left)} remaining"
     )
     d.event("requested", words, d.current[-1])
     return True

@@ -1,9 +1,9 @@
 """Shrink a gang to its remaining machines when one is lost, and admit new ones later.
 
-Both are the same step: a new attempt with the machines that exist, once nobody trains. On a notice
-all ranks save and release as usual. If one is lost without a notice, the others are given up at
-once, because none of them steps without it. Their agents end the earlier attempt on their machine
-before they say hello, and the new attempt claims HEAD as any does.
+Both are the same step: a new attempt with the existing machines, once no rank trains. After a
+notice all ranks save and release as usual. If one is lost without a notice, the others' attempt is
+given up at once, because no rank can step without it. Their agents end the earlier attempt on their
+machine before they report to the new one, and the new attempt claims HEAD like any other.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ REGROWN = "regrown"  # the cause of an attempt that has more machines than the o
 
 
 def take_in(d: PlanBuilder) -> None:
-    """Have a smaller gang save when the machines that are to join it are ready.
+    """Make a smaller gang save when the machines that will join it are ready.
 
     A gang that already drains because of a notice admits them as it is: see core/next_effect.py.
     """
@@ -50,9 +50,9 @@ def take_in(d: PlanBuilder) -> None:
     text = f"{_count(ready)} joins it"
     for node in left:
         d.drain(node, LeaveReason.MOVED, text)
-    whole = d.job.spec.resources.num_nodes
-    d.event("joining", f"{_count(ready)} is ready: the gang saves, and goes on with {total}")
-    d.add_reason(f"saving, to go on with {total} of {whole} machines")
+    whole = d.job.spec.num_nodes
+    d.event("joining", f"{_count(ready)} is ready: the gang saves, and continues with {total}")
+    d.add_reason(f"saving, to continue with {total} of {whole} machines")
 
 
 def _count(nodes: list[Node]) -> str:
@@ -60,13 +60,15 @@ def _count(nodes: list[Node]) -> str:
 
 
 def regroup(d: PlanBuilder) -> None:
-    """Open the next attempt with the existing machines, once nobody trains."""
+    """Open the next attempt with the existing machines, once no rank trains."""
     left = remaining(d.view, d.now_us)
     if not left or not all(_stands(d, node) for node in left):
         return
     silent = next((node for node in left if suspect(node, d.market, d.now_us)), None)
     if silent is not None:
-        d.add_reason(f"{place(silent)} is silent: who goes on is decided when that is known")
+        d.add_reason(
+            f"{place(silent)} is silent: spotd decides who continues when that is resolved"
+        )
         return
     members = [*left, *joining(d.view, d.now_us)]
     if len(members) >= d.job.spec.resources.num_nodes or not _waits(d, left):
@@ -113,12 +115,12 @@ def _go_on(d: PlanBuilder, members: list[Node]) -> None:
         d.move_node(old, _moved(d, old, rank, len(members)))
     count = len(members)
     if count < whole:
-        words = f"{d.job.name} goes on with {count} of {whole} machines, from its last checkpoint"
+        words = f"{d.job.name} continues with {count} of {whole} machines, from its last checkpoint"
         d.event("shrunk", words, severity=Severity.WARNING, alert=True, nodes=count, of=whole)
     else:
-        words = f"{d.job.name} goes on with all {whole} machines, from its last checkpoint"
+        words = f"{d.job.name} continues with all {whole} machines, from its last checkpoint"
         d.event("regrouped", words, alert=grown, nodes=count, of=whole)
-    d.add_reason(f"attempt {generation} goes on with {count} of {whole} machines")
+    d.add_reason(f"attempt {generation} continues with {count} of {whole} machines")
 
 
 def _cause(before: list[Node]) -> str:
@@ -163,9 +165,9 @@ def _moved(d: PlanBuilder, old: Node, rank: int, size: int) -> Node:
 
 
 def send_home(d: PlanBuilder) -> None:
-    """Give back newcomers that are no longer needed.
+    """Terminate newcomers that are no longer needed.
 
-    Either the machine that they were to replace still trains, or nobody is left to join.
+    Either the machine that they were requested to replace still trains, or no gang is left to join.
     """
     coming, left = newcomers(d.view), remaining(d.view, d.now_us)
     if left:
@@ -178,5 +180,5 @@ def send_home(d: PlanBuilder) -> None:
     elif d.ended or not crew(d.view):
         return
     for node in coming:
-        text = "its gang is whole" if left else "nobody is left that it could join"
+        text = "its gang is complete" if left else "no gang is left that it could join"
         d.terminate(node, LeaveReason.HEDGE_LOST, text)

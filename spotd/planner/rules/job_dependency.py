@@ -1,4 +1,4 @@
-"""Hold a job until the job that it comes after has succeeded."""
+"""Hold a job until its predecessor has succeeded."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ def begins_us(d: PlanBuilder) -> int | None:
 
 
 def follow(d: PlanBuilder) -> None:
-    """The one before has failed or was cancelled: so nothing comes after it."""
+    """Wait for the predecessor; fail the job if the predecessor failed or was cancelled."""
     before = d.view.before
     if d.ended or d.job.desired is Desired.CANCEL or begins_us(d) is not None:
         return  # its user cancels it, and gets that message rather than a failure
     if before is None:
-        text = f"the job that it comes after ({d.job.spec.queue.after}) is not on record any more"
+        text = f"the job before it ({d.job.spec.after}) is no longer on record"
     elif before.outcome is None:
         d.add_reason(f"waits until {before.name} has succeeded")
         d.wake_at(d.now_us + LOOK_US)
         return
     else:
-        text = f"{before.name}, which it comes after, {_ended(before.outcome)}"
+        text = f"the job before it, {before.name}, {_ended(before.outcome)}"
     d.set_job(outcome=Outcome.FAILED, outcome_text=text, finished_at_us=d.now_us)
-    d.event("failed", f"{d.job.name} never began: {text}", severity=Severity.ERROR, alert=True)
+    d.event("failed", f"{d.job.name} did not start: {text}", severity=Severity.ERROR, alert=True)
 
 
 def _ended(outcome: Outcome) -> str:

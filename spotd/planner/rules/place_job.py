@@ -1,4 +1,4 @@
-"""Place a wanted job without an active node, and choose the first complete gang that says hello."""
+"""Place a job without an active node, and choose the first complete gang that reports."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _lacks(d: PlanBuilder) -> bool:
 def _missing(d: PlanBuilder) -> int:
     """Return how many candidates to request.
 
-    As many as the job wants side by side, and one more, elsewhere, beside each slow one.
+    As many as the job requests in parallel, and one more, elsewhere, for each slow one.
     """
     if not d.market.hedging or d.market.blocked:
         return 1 - _coming(d)
@@ -130,7 +130,7 @@ def _missing(d: PlanBuilder) -> int:
 def _late(d: PlanBuilder) -> int:
     """Return the number of candidates that have not started within `beside_s` while we listened.
 
-    One that starts in time to be chosen needs none beside it.
+    A candidate that starts in time to be chosen needs no second one.
     """
     late, timing = 0, d.market.timing
     if d.job.spec.resources.num_nodes > 1 or not _attempt_open(d):
@@ -179,7 +179,7 @@ def _held_up(d: PlanBuilder) -> bool:
 
 
 def taken(d: PlanBuilder) -> set[str]:
-    """Return the offers not to request: ours that are coming or being preempted.
+    """Return the offers not to request: the job has a machine there that starts or leaves.
 
     A lost machine's offer only cools down: if nothing else is available, it is requested again.
     """
@@ -216,7 +216,7 @@ def _ask(d: PlanBuilder) -> bool:
     free = [row for row in ranked if not row.excluded]
     beside = _coming(d) >= spec.resources.candidates
     if beside and (not free or patient(d.job, d.now_us, ranked)):
-        d.add_reason("waiting for a machine to come up: there is no other place to ask beside it")
+        d.add_reason("waiting for a machine to come up: there is no other place for a second one")
         return False
     leave_line(d, placed=bool(free))
     if not free or patient(d.job, d.now_us, ranked):
@@ -230,13 +230,13 @@ def _ask(d: PlanBuilder) -> bool:
     if shy:
         best_of = f"after {weary} preemptions within an hour: spot of {', '.join(sorted(shy))} last"
     if beside:
-        best_of = f"beside one that is not up after {market.timing.beside_s:.0f} s"
+        best_of = f"in addition to one that is not up after {market.timing.beside_s:.0f} s"
     _request(d, best, best_of, explain=bool(shy) or beside)
     return True
 
 
 def _ask_as_told(d: PlanBuilder, intent: PolicyIntent, rows: list[RankedOffer]) -> bool:
-    """Request what the policy says; return False if it says to request nothing now."""
+    """Request the offer that the policy chose; return False if it chose to request nothing now."""
     choice = intent.choice
     leave_line(d, placed=intent.ask is not None)
     if intent.ask is not None and not choice.guarded and patient(d.job, d.now_us, rows):
@@ -244,7 +244,7 @@ def _ask_as_told(d: PlanBuilder, intent: PolicyIntent, rows: list[RankedOffer]) 
         return False
     if intent.ask is None:
         if choice.action is Action.WAIT:
-            d.add_reason("waiting for spot: on-demand is asked for when its deadline needs it")
+            d.add_reason("waiting for spot: on-demand is requested when its deadline needs it")
             d.wake_at(d.now_us + LOOK_S * S)
             spot = [row for row in rows if row.offer.capacity_type is CapacityType.SPOT]
             for row in spot:
@@ -259,7 +259,7 @@ def _ask_as_told(d: PlanBuilder, intent: PolicyIntent, rows: list[RankedOffer]) 
 
 
 def _hedge(d: PlanBuilder, intent: PolicyIntent) -> bool:
-    """Request one more beside spot that is coming, if the policy would request it otherwise."""
+    """Request one more spot machine beside those that start, if the policy would."""
     kinds = {n.offer.capacity_type for gang in _candidates(d).values() for n in gang}
     if (
         intent.ask is None
@@ -267,7 +267,7 @@ def _hedge(d: PlanBuilder, intent: PolicyIntent) -> bool:
         or kinds != {CapacityType.SPOT}
     ):
         return False
-    _request(d, intent.ask, f"side by side: {intent.choice.why}", explain=True)
+    _request(d, intent.ask, f"in parallel: {intent.choice.why}", explain=True)
     return True
 
 
@@ -283,10 +283,10 @@ def _request(d: PlanBuilder, best: RankedOffer, best_of: str, *, explain: bool) 
     for number in range(d.job.spec.resources.num_nodes):
         d.add_node(new_node(d, best, candidate, number))
     price = best.offer.price_microusd_per_h / 1e6
-    d.add_reason(f"asking for {best.offer.key} at {format_usd(price)}/h, {best_of}")
+    d.add_reason(f"requesting {best.offer.key} at {format_usd(price)}/h, {best_of}")
     more = (f" ({best_of})" if explain else "") + image_told(d.job.spec, d.current[-1])
     d.event(
-        "requested", f"asked for {best.offer.key} at {format_usd(price)}/h{more}", d.current[-1]
+        "requested", f"requested {best.offer.key} at {format_usd(price)}/h{more}", d.current[-1]
     )
 
 
@@ -384,9 +384,9 @@ def _report_manned(d: PlanBuilder) -> None:
             if node.training.exit_code is None or uploads:
                 d.add_reason(f"{work} {place(node)}")
             else:
-                d.add_reason(f"what ran on {place(node)} has ended")
+                d.add_reason(f"the program on {place(node)} has ended")
         elif node.chosen and node.state is NodeState.BOOTING:
             d.add_reason(f"{place(node)} is getting ready")
     for node in d.nodes:
         if node.state in LEAVING and node.state is not NodeState.GONE:
-            d.add_reason(f"{place(node)} is being given back")
+            d.add_reason(f"{place(node)} is being terminated")

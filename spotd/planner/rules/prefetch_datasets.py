@@ -44,8 +44,8 @@ def legs(
     order.
 
     Completed copies are included. `paid` are copies begun for this job, with their cost in
-    micro-USD: their regions come first, because half a copy is worthless, and count. Copies beyond
-    the cap are refused.
+    micro-USD: they count, and their regions come first, because an incomplete copy is worthless.
+    Copies beyond the cap are refused.
     """
     wanted = spec.preferences.ahead
     sets = _sets(spec, market)
@@ -75,7 +75,7 @@ def legs(
 def within(
     planned: Iterable[PlannedCopy], paid: Mapping[str, int], left_microusd: int | None
 ) -> list[PlannedCopy]:
-    """The same, those refused that are beyond what the job may spend yet; None: without bound."""
+    """Return the copies; refuse those that exceed `left_microusd`; None: no limit."""
     left, copies = left_microusd, []
     for leg in planned:
         adds = 0 if leg.staged or leg.refused else max(0, leg.microusd - paid.get(leg.copy, 0))
@@ -145,7 +145,7 @@ def _leg(name: str, data: DataSet, copy: str, market: Market) -> PlannedCopy:
         out = 0 if at.cloud == HERE else data.leaving.get(at.cloud)
     gb = data.size_bytes / 1e9
     if out is None:
-        text = f"what data set {name} costs on its way out of {data.url} is on no list (usd_per_gb)"
+        text = f"the price of data that leaves {data.url} is not listed; set usd_per_gb of {name}"
         return replace(leg, refused=text)
     if data.box_microusd_per_gb is None:
         text = (
@@ -159,14 +159,14 @@ def _leg(name: str, data: DataSet, copy: str, market: Market) -> PlannedCopy:
     leg = replace(leg, gb_microusd=each)
     leg = replace(leg, microusd=egress + requests + round(data.size_bytes / GIB * month))
     if egress > data.max_microusd:
-        text = f"its way costs {format_microusd(egress)}, above max_usd of data set {name}"
+        text = f"its transfer costs {format_microusd(egress)}, above max_usd of data set {name}"
         return replace(leg, refused=text)
     return leg
 
 
 def _beyond(leg: PlannedCopy, most_microusd: int) -> str:
     return (
-        f"{leg.size_bytes / 1e9:,.4g} GB would cost {format_microusd(leg.microusd)}, and with what "
-        "is spent or comes before that is above stage_ahead.max_usd of "
+        f"{leg.size_bytes / 1e9:,.4g} GB would cost {format_microusd(leg.microusd)}, which "
+        "together with the other copies exceeds stage_ahead.max_usd of "
         f"{format_microusd(most_microusd)}"
     )

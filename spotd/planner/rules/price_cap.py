@@ -1,10 +1,10 @@
 """Replace a machine whose price has risen above the job's cap, when that pays.
 
-`max_hourly_cost` is a cap on requests, and prices of running machines move. A move costs a boot, a
-save and a restart. How much training is left is unknown, so it counts as long as it has trained
-here: a move has paid back before the next one can be decided. Only programs that save on request
-are moved, and only by the price that their cloud itself reports: an error in a catalogue, or a
-missing one, moves nobody.
+`max_hourly_cost` is a cap on requests, but prices of running machines change. A move costs a boot,
+a save and a restart. The remaining training time is unknown, and assumed to be as long as the job
+has trained here: so a move has paid off before the next one can be decided. Only programs that save
+on request are moved, and only because of a price that their cloud itself reports: an error in a
+catalogue, or a missing price, moves no job.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def move_outbid(d: PlanBuilder) -> None:
     free = [row.offer for row in rows if not row.excluded]  # none of them above the cap
     if not free or d.market.blocked:
         d.add_reason(
-            f"{place(node)} costs {format_usd(usd)}/h by now, and no place below max_hourly_cost "
+            f"{place(node)} now costs {format_usd(usd)}/h, and no place below max_hourly_cost "
             "is free"
         )
         return
@@ -48,7 +48,7 @@ def move_outbid(d: PlanBuilder) -> None:
         node, there, spec.timeouts.stop_grace_s
     )
     if d.now_us < pays_us:
-        d.add_reason(f"{place(node)} costs {format_usd(usd)}/h by now: it moves when that has paid")
+        d.add_reason(f"{place(node)} now costs {format_usd(usd)}/h: it moves when that pays off")
         d.wake_at(pays_us)
         return
     text = (
@@ -56,7 +56,7 @@ def move_outbid(d: PlanBuilder) -> None:
         f"{format_microusd(there)}/h"
     )
     d.drain(node, LeaveReason.OUTBID, text)
-    words = f"{place(node)} moves: {text}; it trains on until its replacement is ready"
+    words = f"{place(node)} moves: {text}; it keeps training until its replacement is ready"
     d.event("outbid", words, node, severity=Severity.WARNING, alert=True)
 
 
@@ -66,9 +66,9 @@ def _dear(node: Node, cap_microusd_per_h: int) -> bool:
 
 
 def _pays_after_us(node: Node, there_microusd_per_h: int, stop_grace_s: float) -> int:
-    """Return how long the job has to train for a move to have paid.
+    """Return how long the job has to train until a move has paid off.
 
-    The start at the new price plus the save at the old one, divided by what an hour saves.
+    The start at the new price plus the save at the old one, divided by the saving per hour.
     """
     here = node.offer.price_microusd_per_h
     restart_us = node.training.first_step_at_us - taken_on_us(node)

@@ -34,8 +34,10 @@ def taking_away(node: Node) -> NoticeRecord | None:
 
 
 def drain_noticed(d: PlanBuilder) -> None:
-    """A notice drains a training machine (it trains on until its replacement is ready), and ends
-    one that does not train yet."""
+    """Drain training machines that have a notice, and terminate those that do not train yet.
+
+    A draining machine keeps training until its replacement is ready.
+    """
     for node in d.nodes:
         notice = taking_away(node)
         if notice is None or node.state in LEAVING:
@@ -50,7 +52,7 @@ def drain_noticed(d: PlanBuilder) -> None:
 
 
 def _end_drain(d: PlanBuilder, node: Node) -> None:
-    """Terminate a drain that takes longer than it may, whatever the job is to do by now."""
+    """Terminate a drain that takes too long, whatever the job's desired state is now."""
     if node.departure.kept_until_us > d.now_us:
         return
     end_us, text = _drain_end(d, node)
@@ -80,7 +82,7 @@ def _drain_end(d: PlanBuilder, node: Node) -> tuple[int, str]:
             saved_us = max(saved_us, node.storage.outputs_since_us + int(OUTPUTS_LIMIT_S * S))
         return min([saved_us, *noticed]) + margin_us, text
     if noticed:
-        return min(noticed) + margin_us, "its notice has run out"
+        return min(noticed) + margin_us, "its notice has expired"
     if node.agent.told_release_at_us:
         return release_end_us(d, node), "it did not release within its grace"
     return 0, ""
@@ -94,13 +96,13 @@ def _drain(d: PlanBuilder, node: Node, notice: NoticeRecord) -> None:
     what = "its booked time ends" if booked else f"{notice.kind.value} notice"
     cause = f"the booked time of {place(node)} ends" if booked else f"{what} for {place(node)}"
     if notice.source == DRILL_SOURCE:
-        cause = f"a drill: {cause}, which its cloud did not give,"
+        cause = f"a drill: simulated {cause}"
     d.drain(node, LeaveReason.PREEMPTED, what)
-    d.add_reason(f"{place(node)} is being taken away{left}")
+    d.add_reason(f"{place(node)} is being preempted{left}")
     step = node.training.last_step
     d.event(
         "notice",
-        f"{cause} at step {step}{left}; it trains on until its replacement is ready",
+        f"{cause} at step {step}{left}; it keeps training until its replacement is ready",
         node,
         severity=Severity.WARNING,
         alert=True,
@@ -124,7 +126,7 @@ def withdraw(d: PlanBuilder) -> None:
         d.train_on(node)
         d.event(
             "withdrawn",
-            f"the notice for {place(node)} was withdrawn; it trains on",
+            f"the notice for {place(node)} was withdrawn; it keeps training",
             node,
             alert=True,
         )
@@ -147,8 +149,8 @@ def gang_of(d: PlanBuilder, node: Node) -> list[Node]:
 def give_up_lost(d: PlanBuilder) -> None:
     """Give up a node that was silent for too long although its cloud lists it.
 
-    A HEAD that moved meanwhile means that it lives. As long as neither source can be asked, nothing
-    is known and nobody is given up.
+    A HEAD that moved meanwhile shows that it is alive. While neither HEAD nor the cloud can be
+    read, nothing is known and no node is given up.
     """
     for node in d.nodes:
         if node.state in LEAVING:
@@ -157,9 +159,7 @@ def give_up_lost(d: PlanBuilder) -> None:
             _heard_again(d, node)
             continue
         if cut_off(node, d.market, d.now_us):
-            d.add_reason(
-                f"{place(node)} cannot be heard: the jump host on the way lets nobody through"
-            )
+            d.add_reason(f"{place(node)} cannot be reached: the jump host does not respond")
             d.wake_at(d.now_us + int(d.market.timing.resurvey_s * S))
             continue
         silent_s = (d.now_us - alive_at_us(node, d.view, d.market)) / S
@@ -167,7 +167,7 @@ def give_up_lost(d: PlanBuilder) -> None:
         whom = unanswered(node, d.view, d.market)
         again_us = d.now_us + int(d.market.timing.resurvey_s * S)
         if d.now_us < end_us:
-            d.add_reason(f"{place(node)} is silent for {silent_s:.0f} s")
+            d.add_reason(f"{place(node)} has been silent for {silent_s:.0f} s")
             d.wake_at(min(end_us, again_us))
         elif whom:
             _await_answer(d, node, whom)
@@ -226,9 +226,9 @@ def give_up_boot(d: PlanBuilder) -> None:
 def _boot_end(d: PlanBuilder, node: Node) -> tuple[int, str]:
     """Return when a starting machine's next step is overdue, and the message; 0 if nothing is.
 
-    An agent may have done the step while nobody listened, so it has time to report it. So has a
-    machine whose time ran out while no daemon was there, or could reach it, to start its agent. In
-    a restored database, a machine that trains may be on record as coming.
+    An agent may have done the step while no daemon listened, so it gets time to report it. So does
+    a machine whose time ran out while no daemon could start its agent. In a restored database, a
+    machine that trains may be recorded as starting.
     """
     timeouts = d.job.spec.timeouts
     if not node.startup.hello_at_us:
@@ -238,13 +238,13 @@ def _boot_end(d: PlanBuilder, node: Node) -> tuple[int, str]:
         text = f"not up within {limit_s:.0f} s"
     elif node.startup.started_at_us and not node.startup.ready_at_us:
         end_us = node.startup.started_at_us + int(timeouts.setup_timeout_s * S)
-        text = f"setup not done within {timeouts.setup_timeout_s:.0f} s"
+        text = f"setup did not finish within {timeouts.setup_timeout_s:.0f} s"
     elif node.chosen and not node.startup.started_at_us:
         # It is chosen as soon as every rank of its gang has sent a hello; and while this daemon
         # was away, nothing could start it.
         hello_us = max(mate.startup.hello_at_us for mate in gang_of(d, node))
         end_us = max(hello_us, hearing_since_us(node, d.market)) + int(START_S * S)
-        text = f"not to be started within {START_S:.0f} s"
+        text = f"could not be started within {START_S:.0f} s"
     else:
         return 0, ""
     since_us = hearing_since_us(node, d.market)
@@ -306,5 +306,5 @@ def keep_gang(d: PlanBuilder) -> None:
                 d.drain(
                     node,
                     draining.departure.leave_reason,
-                    f"rank {draining.rank} is being taken away",
+                    f"rank {draining.rank} is being preempted",
                 )

@@ -1,6 +1,6 @@
 """Request a checkpoint when training is slow, and move a job that stays slow, once in a while.
 
-The checkpoint keeps what is paid for before the machine gets worse. Slow means below the job's own
+The checkpoint secures the paid work before the machine gets worse. Slow means below the job's own
 rate, below that of the earlier attempt on this machine type, or held up by one rank.
 """
 
@@ -41,7 +41,7 @@ def move_when_slow(d: PlanBuilder) -> None:
     text = f"{why} for {2 * round_us / S:.0f} s"
     for node in running:
         move(d, node, text)
-    message = f"{place(running[0])} is {text}: it trains on until its replacement is ready"
+    message = f"{place(running[0])} is {text}: it keeps training until its replacement is ready"
     d.event("moved", message, running[0], severity=Severity.WARNING, alert=True)
 
 
@@ -57,7 +57,7 @@ def why_slow(d: PlanBuilder, running: Sequence[Node]) -> str:
         d.wake_at(warm_us)
     elif typical and slow(samples, spec, d.now_us, typical):
         d.wake_at(d.now_us + round_us)  # nobody else looks at it by this measure
-        return f"below {spec.ratio:.0%} of what it did on this type of machine before"
+        return f"below {spec.ratio:.0%} of its earlier rate on this type of machine"
     if moved_lately(d, d.now_us):
         return ""  # a rank that is slower on another machine too is so by its own work
     ours = {node.id for node in running}

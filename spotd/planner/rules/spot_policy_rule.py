@@ -1,9 +1,9 @@
 """Let the spot policy steer a job whose amount of work is known: when to request, wait, and move.
 
-A move is a drain without hurry: the machine trains until its replacement is ready, then saves and
-releases. If the replacement is refused, or no longer pays, it stays. What the deadline requires is
-done whatever it costs: the policy's deadline slack makes sure that on-demand is requested while
-there is time to repeat all unsaved work.
+A move is not urgent: the machine trains until its replacement is ready, then saves and releases. If
+the replacement is refused, or no longer pays off, the machine stays. The deadline has precedence
+over cost: the policy's deadline slack makes sure that on-demand is requested while there is time to
+repeat all unsaved work.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class PolicyIntent:
 
     @property
     def elsewhere(self) -> bool:
-        """Return whether the job is to run somewhere else and that is available."""
+        """Return whether the policy chose another place, and that place is available."""
         running = self.situated.situation.running
         if self.ask is None or running is None:
             return False
@@ -96,10 +96,10 @@ def _score(row: RankedOffer) -> tuple[int, str]:
 
 
 def gang_now(d: PlanBuilder, *, coming: bool = True) -> Node | None:
-    """Return a machine of the gang that trains or will: the chosen one, else the first coming one.
+    """Return a machine of the gang that trains or will: the chosen one, or the first one.
 
-    `coming` says whether coming ones count. A machine that is being preempted, or leaves for
-    another reason than a move, does not.
+    `coming` says whether starting machines count. A machine that is being preempted, or that leaves
+    for another reason than a move, does not.
     """
     chosen = [node for node in d.nodes if node.chosen and _stays(node)]
     if chosen:
@@ -157,12 +157,12 @@ def _move(d: PlanBuilder, running: Node, intent: PolicyIntent) -> None:
     text = f"{why}: {there.key} at {price}"
     for node in gang_of(d, running):
         d.drain(node, LeaveReason.MOVED, text)
-    words = f"{place(running)} moves ({text}); it trains on until its replacement is ready"
+    words = f"{place(running)} moves ({text}); it keeps training until its replacement is ready"
     d.event("moves", words, running)
 
 
 def _pauses(running: Node, intent: PolicyIntent) -> bool:
-    """Return whether on-demand is to be given back because waiting for spot costs less."""
+    """Return whether to terminate on-demand because waiting for spot costs less."""
     waits = intent.choice.action is Action.WAIT and intent.ask is None
     return waits and running.offer.capacity_type is not CapacityType.SPOT
 
@@ -172,11 +172,11 @@ def _pause(d: PlanBuilder, running: Node, intent: PolicyIntent) -> None:
     text = f"it waits for spot: {intent.choice.why}"
     for node in gang_of(d, running):
         d.drain(node, LeaveReason.CANCELLED, text)
-    d.event("pauses", f"{place(running)} is given back when it has saved: {text}", running)
+    d.event("pauses", f"{place(running)} is terminated when it has saved: {text}", running)
 
 
 def _stay(d: PlanBuilder, running: Node, intent: PolicyIntent) -> None:
-    """Cancel a move whose replacement was refused or no longer pays, before anyone has released."""
+    """Cancel a move whose replacement was refused or no longer pays off, before a release."""
     gang = gang_of(d, running)
     released = any(
         n.agent.told_release_at_us or n.training.released_at_us or n.training.exit_code is not None
@@ -192,7 +192,7 @@ def _stay(d: PlanBuilder, running: Node, intent: PolicyIntent) -> None:
     if _pauses(running, intent):
         _pause(d, running, intent)
         return
-    d.event("stays", f"{place(running)} stays: nothing better is to be had now", running)
+    d.event("stays", f"{place(running)} stays: nothing better is available now", running)
 
 
 def _wake(d: PlanBuilder, running: Node, intent: PolicyIntent) -> None:
@@ -211,7 +211,7 @@ def _wake(d: PlanBuilder, running: Node, intent: PolicyIntent) -> None:
 def compared(view: View, market: Market, now_us: int) -> PolicyComparison:
     """Return the offers as the job would be placed now, their costs, and the policy's decision.
 
-    For people who want to know.
+    For `spotctl plan` and `spotctl why`.
     """
     d = PlanBuilder(view, market, now_us)
     spec, running = view.job.spec, gang_now(d)

@@ -1,5 +1,5 @@
-"""Alert on what takes too long: a job without a machine, a terminated machine that stays, a missing
-checkpoint.
+"""Alert on conditions that last too long: a job without a machine, a terminated machine that
+stays, a missing checkpoint.
 
 Each alert is sent when it is overdue, and repeated for as long as it costs money or time.
 """
@@ -29,9 +29,9 @@ UNSAVED_S = 60.0  # at least: a save and its word take a while, however short th
 UNSAVED_AGAIN_S = 3600.0  # where each one is late: its steps, or its saves, take that long
 
 _ADVICE = {
-    DISABLED: "put its credentials or its jump host right (`spotctl doctor`)",
+    DISABLED: "correct its credentials or its jump host (`spotctl doctor`)",
     TOO_DEAR: "raise max_hourly_cost",
-    RESIDENCE: "allow other places (spotd.residency, not_operated_from), or regions that are there",
+    RESIDENCE: "allow other places (spotd.residency, not_operated_from), or regions that exist",
     "CapacityError": "allow more zones, regions or kinds of machines (resources.any_of), or "
     "on-demand ones (use_spot: false)",
     "QuotaError": "ask that cloud for more quota there, or allow other regions",
@@ -39,15 +39,15 @@ _ADVICE = {
     "regions",
     "UnpreparedError": "prepare the region (`spotctl events` shows what it lacks)",
     "PriceError": "raise max_hourly_cost",
-    OWN_IMAGE: "name an image that the region has and we may use (image_id), or none",
-    NOT_LENT: "put right who lends credentials of its store (`spotctl doctor` tries it)",
-    DOUBTED: "wait for its cloud to tell a price that can be believed, or allow other places",
+    OWN_IMAGE: "name an image that spotd can use in the region (image_id), or none",
+    NOT_LENT: "correct the leasing of credentials for its store (see `spotctl doctor`)",
+    DOUBTED: "wait until its cloud reports a plausible price, or allow other places",
     TURN: "raise its priority (spotd.priority), or allow more places (resources.any_of)",
-    "BootTimeout": "look at `spotctl events` for why machines do not come up",
+    "BootTimeout": "see `spotctl events` for why machines do not boot",
 }
 _ADVICE |= dict.fromkeys(("Preempted", "Lost"), _ADVICE["CapacityError"])
-_NO_OFFER = "let its resources ask for less, or configure another cloud"
-_OTHER = "look at `spotctl plan`"
+_NO_OFFER = "request less in its resources, or configure another cloud"
+_OTHER = "see `spotctl plan`"
 
 
 def served(d: PlanBuilder) -> bool:
@@ -61,7 +61,7 @@ def end_wait(d: PlanBuilder) -> None:
 
 
 def wait(d: PlanBuilder, obstacle: str, advice: Callable[[], str]) -> None:
-    """Wait because nothing is available now; after a long time alert with what to try."""
+    """Wait because nothing is available now; after a long time alert with advice."""
     if served(d):
         return
     since_us, told_us = d.job.waiting_since_us or d.now_us, d.job.waiting_told_us
@@ -79,7 +79,7 @@ def wait(d: PlanBuilder, obstacle: str, advice: Callable[[], str]) -> None:
 
 
 def advise(ranked: Iterable[RankedOffer]) -> str:
-    """Return in one line what may help against the reasons that exclude these offers."""
+    """Return one line of advice against the reasons that exclude these offers."""
     codes = sorted({row.code for row in ranked})
     advice = dict.fromkeys(_ADVICE.get(code, _OTHER) for code in codes)
     return "; or ".join(advice) or _NO_OFFER
@@ -103,13 +103,14 @@ def tell_staying(d: PlanBuilder, node: Node) -> None:
     bill = f"it counts as {format_usd(usd_per_h)}/h until that is over{error}"
     if node.instance_id:
         text = (
-            f"{place(node)} was to end {ago}, and {node.offer.provider} still has "
+            f"{place(node)} should have ended {ago}, but {node.offer.provider} still lists "
             f"{node.instance_id}: {bill}; end it in that cloud's own console"
         )
     else:
         text = (
-            f"{place(node)} was given up {ago}, and whether {node.offer.provider} "
-            f"made a machine of {node.token} is not known: {bill}; look in that cloud's own console"
+            f"{place(node)} was given up {ago}, and it is not known whether "
+            f"{node.offer.provider} created a machine for {node.token}: {bill}; look for it in "
+            "that cloud's own console"
         )
     d.event("stays", text, node, severity=Severity.ERROR, alert=True, seconds=stays_s)
 
@@ -117,7 +118,7 @@ def tell_staying(d: PlanBuilder, node: Node) -> None:
 def tell_unsaved(d: PlanBuilder) -> None:
     """Alert once per missing checkpoint: the store is unavailable, or a disk is full.
 
-    What the job's end without a notice would cost grows, and nobody may see it.
+    Until then the work that a sudden death would lose grows unnoticed.
     """
     node, told_us = _trains(d), d.job.unsaved_told_us
     if node is None:
@@ -139,8 +140,8 @@ def tell_unsaved(d: PlanBuilder) -> None:
     old_s = (d.now_us - saved_us) / S
     step = head.step if head is not None else 0
     text = (
-        f"{d.job.name} has saved nothing for {format_seconds(old_s)}, and should each "
-        f"{format_seconds(every_s)}: if {place(node)} ends now, it goes back to step {step}"
+        f"{d.job.name} has saved nothing for {format_seconds(old_s)}, but should save every "
+        f"{format_seconds(every_s)}: if {place(node)} ends now, the job goes back to step {step}"
     )
     d.set_job(unsaved_told_us=d.now_us)
     d.event("unsaved", text, node, severity=Severity.ERROR, alert=True, seconds=old_s, step=step)

@@ -42,7 +42,7 @@ class Choice:
     """The action until the next check. If a launch is refused, record that and choose again.
 
     `probes` are pools to check first if possible: record the result and choose again. `options`
-    were compared, the best first. `guarded`: the deadline leaves nothing else. `late_s` is by how
+    were compared, the best first. `guarded`: the deadline allows nothing else. `late_s` is by how
     much the deadline is missed even so; 0 if it is met.
     """
 

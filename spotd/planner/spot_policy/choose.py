@@ -41,21 +41,21 @@ def choose(situation: Situation) -> Choice:
         return _undated(situation)
     running = situation.running
     if running is not None and running.starting_s > 0:
-        return Choice(Action.STAY, why="what is about to train is not left for dollars")
+        return Choice(Action.STAY, why="a machine that is about to train is not left to save money")
     pool = only_place(situation)
     if pool is not None:
         return _in_one_place(SinglePool(situation, pool), running)
     outlook = CostEstimator(situation)
     if running is not None and running.capacity is CapacityType.SPOT:
         if running.pool not in outlook.places:  # nobody says what it costs
-            return Choice(Action.STAY, why="spot goes on as long as it is there")
+            return Choice(Action.STAY, why="the job stays on spot as long as it is available")
         return _on_spot(outlook, running)
     return _off_spot(outlook)
 
 
 def _guarded(situation: Situation) -> Choice:
     running, late = situation.running, late_s(situation)
-    why = "the deadline leaves nothing else"
+    why = "the deadline allows nothing else"
     if running is not None and running.capacity is not CapacityType.SPOT:
         return Choice(Action.STAY, guarded=True, late_s=late, why=why)
     pool = cheapest_on_demand(situation)
@@ -64,15 +64,15 @@ def _guarded(situation: Situation) -> Choice:
 
 def _without_spot(situation: Situation) -> Choice:
     if situation.running is not None:
-        return Choice(Action.STAY, why="no spot is to be had")
-    return Choice(Action.WAIT, why="no spot is to be had, and there is time")
+        return Choice(Action.STAY, why="no spot is available")
+    return Choice(Action.WAIT, why="no spot is available, and there is time")
 
 
 def _undated(situation: Situation) -> Choice:
     """Choose without a deadline: spot where the work costs least, as soon as it is available."""
     running = situation.running
     if running is not None and running.capacity is CapacityType.SPOT:
-        return Choice(Action.STAY, why="spot goes on as long as it is there")
+        return Choice(Action.STAY, why="the job stays on spot as long as it is available")
     fleet = fleet_scale(one.record for one in situation.pools)
     ranked = _ranked(_undated_option(situation, pool, fleet) for pool in _to_be_had(situation))
     if ranked:
@@ -110,7 +110,7 @@ def _on_spot(outlook: CostEstimator, running: RunningGang) -> Choice:
             continue
         why = f"the rest costs {format_usd(stay.score_usd - option.score_usd)} less there"
         return Choice(Action.SPOT, option.pool, options=ranked, why=why)
-    why = "nothing that is to be had costs less than to stay"
+    why = "no available offer costs less than staying"
     return Choice(Action.STAY, options=ranked, why=why)
 
 
@@ -132,10 +132,10 @@ def _off_spot(outlook: CostEstimator) -> Choice:
             break
         later = _riper(outlook, option, best)
         if later is None:
-            why = f"{format_usd(best.score_usd - option.score_usd)} less than to do without spot"
+            why = f"{format_usd(best.score_usd - option.score_usd)} less than without spot"
             return Choice(Action.SPOT, option.pool, options=ranked, why=why)
         if not _seen_now(situation, outlook.places[option.pool].pool.record):
-            why = "it may have just come back, and go again"
+            why = "it may have just returned, and may end again"
             action = Action.STAY if running else Action.WAIT
             return Choice(action, probes=(option.pool,), options=ranked, why=why)
         riper = later if riper is None else min(later, riper)
@@ -146,7 +146,7 @@ def _in_one_place(alone: SinglePool, running: RunningGang | None) -> Choice:
     """Spot, on-demand or neither, where there is no other place to go to."""
     situation, record = alone.situation, alone.pool.record
     if running is not None and running.capacity is CapacityType.SPOT:
-        why = "spot goes on as long as it is there"
+        why = "the job stays on spot as long as it is available"
         return Choice(Action.STAY, options=(alone.stay(),), why=why)
     seen = _seen_now(situation, record)
     available = not (seen and record.up is False)
@@ -159,13 +159,13 @@ def _in_one_place(alone: SinglePool, running: RunningGang | None) -> Choice:
     least, over = ranked[0], ranked[1].score_usd - ranked[0].score_usd
     keeps = Action.STAY if running else Action.WAIT
     if least.action is Action.SPOT:
-        why = f"{format_usd(over)} less than to do without spot"
+        why = f"{format_usd(over)} less than without spot"
         return Choice(Action.SPOT, least.pool, options=ranked, why=why)
     if watched and not seen:
-        why = "it may have just come back, and go again"
+        why = "it may have just returned, and may end again"
         return Choice(keeps, probes=(alone.pool.key,), options=ranked, why=why)
     if least.action is Action.ON_DEMAND:
-        why = f"{format_usd(wait.score_usd - least.score_usd)} less than to wait for spot"
+        why = f"{format_usd(wait.score_usd - least.score_usd)} less than waiting for spot"
         return Choice(Action.ON_DEMAND, least.pool, options=ranked, why=why)
     if running is None:
         over = on_demand.score_usd - wait.score_usd
@@ -202,12 +202,16 @@ def _without(
         if not there and _pauses(outlook, otherwise[0]):
             why = "spot is expected back soon, and there is time"
             return Choice(Action.WAIT, options=ranked, why=why)
-        why = "spot is watched until it has stood for a while" if there else "no spot is worth it"
+        why = (
+            "spot is observed until it has been available for a while"
+            if there
+            else "no spot is worth it"
+        )
         return Choice(Action.STAY, options=ranked, why=why)
     wait, on_demand = otherwise
     waited_usd = wait.score_usd if riper is None else riper
     if on_demand.score_usd < waited_usd:
-        why = f"{format_usd(waited_usd - on_demand.score_usd)} less than to wait for spot"
+        why = f"{format_usd(waited_usd - on_demand.score_usd)} less than waiting for spot"
         return Choice(Action.ON_DEMAND, on_demand.pool, options=ranked, why=why)
     why = (
         f"{format_usd(on_demand.score_usd - waited_usd)} less than on-demand now, and there is time"

@@ -82,7 +82,7 @@ def test_a_name_of_somebody_else_is_not_taken_from_them(
     theirs.launch(other.request("theirs"))
     name = f"spotd-{rented.deployment}"
     taken = theirs.make_image(theirs.list()[0].instance_id, name, {})
-    with pytest.raises(RejectedError, match="not of this deployment: take another name"):
+    with pytest.raises(RejectedError, match="of another deployment: use another name"):
         cloud.make_image(machine, name, {})
     cloud.remove_image(taken.image_id)
     assert [image.image_id for image in theirs.images()] == [taken.image_id]

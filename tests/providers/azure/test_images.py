@@ -112,7 +112,7 @@ def test_a_name_of_somebody_else_is_not_taken_from_them(azure: StandIn, cloud: A
     for _ in range(3):
         taken = cloud.make_image("bake", NAME, {})
     other = again(cloud, azure, deployment="d1")
-    with pytest.raises(RejectedError, match="not of this deployment: take another name"):
+    with pytest.raises(RejectedError, match="of another deployment: use another name"):
         other.make_image("bake", NAME, {})
     other.remove_image(taken.image_id)
     assert cloud.images() == [taken]

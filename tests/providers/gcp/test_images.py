@@ -76,7 +76,7 @@ def test_one_that_fails_says_so_each_time(lab: Lab, cloud: GcpCloud) -> None:
 
 def test_a_name_of_somebody_else_is_not_taken_from_them(lab: Lab, cloud: GcpCloud) -> None:
     taken, other = ready(cloud), lab.cloud("d1")
-    with pytest.raises(RejectedError, match="not of this deployment: take another name"):
+    with pytest.raises(RejectedError, match="of another deployment: use another name"):
         other.make_image(MACHINE, NAME, {})
     other.remove_image(taken.image_id)
     assert cloud.images() == [taken]

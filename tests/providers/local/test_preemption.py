@@ -235,7 +235,7 @@ def test_withdrawn_notice_takes_nothing(local: RunningCloud) -> None:
 def test_gcp_takes_no_preemption_back(local: RunningCloud) -> None:
     instance = launch_running(personality(local, "gcp"), "firm")
     (notice,) = local.control.preempt(instance=instance.instance_id, notice_s=30)
-    with pytest.raises(ControlError, match="never takes a preemption back"):
+    with pytest.raises(ControlError, match="never withdraws a preemption"):
         local.control.withdraw(notice["notice_id"])
 
 

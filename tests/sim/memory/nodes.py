@@ -128,7 +128,7 @@ def record_image(tx: Transaction, node_id: str, image: Image, at_us: int) -> Non
     if image.size_gib:
         known["size_gib"] = image.size_gib
     if image.state is ImageState.FAILED:
-        said["image_error"] = image.error or "the cloud says that it failed"
+        said["image_error"] = image.error or "the cloud reports that it failed"
     elif image.state is ImageState.AVAILABLE and node.state not in _LEAVING:
         said["imaged_at_us"] = known["made_at_us"] = at_us
     _worked(tx, node, **said)

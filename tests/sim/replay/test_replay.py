@@ -93,7 +93,7 @@ def cools_for_long(stack: ExitStack) -> None:
 
 
 def gives_up_hope(stack: ExitStack) -> None:
-    """Where the only machine is being taken away there is no spot to wait for."""
+    """Where the only machine is being preempted there is no spot to wait for."""
     put(stack, spotd.planner.placement.build_situation, "_has_no_room", lambda _row, _view: False)
 
 

@@ -217,7 +217,7 @@ def test_a_dead_webhook_is_reported_and_another_route_takes_over(
         assert "m1 is gone" in str(spare.requests)
         assert said in str(spare.requests)
         assert desk.waiting() == 0
-        assert f"alert route default is out of use: Slack answered {status}: {said}" in str(
+        assert f"alert route default is disabled: Slack answered {status}: {said}" in str(
             events(store)
         )
         slack.script = []

@@ -524,5 +524,5 @@ def test_a_data_set_is_mounted_by_its_name(lending: Lending) -> None:
     [again] = loans.buckets(replace(job, spec=changed(job.spec, buckets=(cached,))), lending.node)
     assert again == replace(found, mode=MountMode.MOUNT_CACHED, cache_bytes=9)
     sets.clear()
-    with pytest.raises(StoreUnavailableError, match=r"put \[datasets.corpus\] back"):
+    with pytest.raises(StoreUnavailableError, match=r"add \[datasets.corpus\] again"):
         loans.buckets(wants, lending.node)

@@ -121,7 +121,7 @@ def test_a_data_set_is_brought_to_as_many_regions_as_the_job_says(
         offer.provider: freight(job.spec, offer, box.market()).usd for offer in (GCP, AZURE, LATER)
     }
     assert ways == {"gcp": 0.0, "azure": 0.0, "far": pytest.approx(USD)}
-    assert "is there ahead of the job, for $4.50 with a month there" in said(rig, job_id, DONE)[0]
+    assert "was copied ahead of the job, for $4.50 with a month there" in said(rig, job_id, DONE)[0]
     assert not said(rig, job_id, NOT)
     with pytest.raises(Exception, match=LEASE):
         setting.open(gcp).get(LEASE)
@@ -157,7 +157,7 @@ def test_nothing_is_begun_that_the_cap_does_not_hold(
     assert sum(paid(box, job_id).values()) <= cap
     refused = said(rig, job_id, NOT)
     assert bool(refused) is (brought < 2)
-    assert all(f"above stage_ahead.max_usd of ${cap:.2f}" in text for text in refused)
+    assert all(f"exceeds stage_ahead.max_usd of ${cap:.2f}" in text for text in refused)
     read = sum(store.read for url, store in box.opened.items() if url == setting.url)
     assert read == brought * SIZE, "of what is not brought nothing is read"
 
@@ -169,7 +169,7 @@ def test_the_cap_holds_though_there_is_more_than_was_declared(
     job_id = rig.submit(text=ASKS.replace("max_usd: 100", "max_usd: 4"))
     box.look()
     assert paid(box, job_id) == {}
-    assert "$4.50 more is above stage_ahead.max_usd of $4.00" in said(rig, job_id, NOT)[0]
+    assert "$4.50 more exceeds stage_ahead.max_usd of $4.00" in said(rig, job_id, NOT)[0]
     setting.max_microusd = 4_000_000
     other = rig.submit("other", text=ASKS)
     rig.store.jobs.set_desired(job_id, Desired.PAUSE, rig.clock.now_us())
@@ -205,7 +205,7 @@ def test_a_box_that_is_killed_is_followed_by_one_that_goes_on_within_the_cap(
     assert (content(setting, gcp) == FILES) is whole
     assert (box.staged == {gcp}) is whole
     assert paid(box, job_id)[gcp] == pytest.approx(6.5 if whole else 4, abs=0.001)
-    assert ("above stage_ahead.max_usd" in said(rig, job_id)[-1]) is not whole
+    assert ("exceeds stage_ahead.max_usd" in said(rig, job_id)[-1]) is not whole
 
 
 def test_whoever_goes_on_sends_what_is_missing_alone(

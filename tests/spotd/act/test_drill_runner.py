@@ -137,7 +137,7 @@ def test_one_that_cannot_be_told_is_called_off(rig: Rig, link: Link) -> None:
     ended = only(rig)
     assert (ended.end, ended.text) == (
         DrillEnd.CALLED_OFF,
-        "it could not strike within 60 s",
+        "it could not inject the fault within 60 s",
     )
     assert link.struck == []
     assert rig.store.nodes.find([node.id])[0].drill == "", "what it loses now, it loses by itself"
@@ -221,7 +221,7 @@ def test_a_box_that_is_back_ends_no_machine_that_has_begun_to_save(rig: Rig, lin
     assert len(cloud.ended) == 2
     assert (only(rig).end, only(rig).text) == (
         DrillEnd.CALLED_OFF,
-        "its cloud is taking its machine away",
+        "its cloud is preempting its machine",
     )
 
 
@@ -284,7 +284,7 @@ def test_an_order_that_nobody_began_for_long_is_called_off(rig: Rig, link: Link)
     rig.clock.go_on(ORDER_S + 1)
     drilling(rig, link).look(rig.store)
     assert (link.told, only(rig).end) == (0, DrillEnd.CALLED_OFF)
-    assert only(rig).text == "no spotd began it within 60 s"
+    assert only(rig).text == "no spotd started it within 60 s"
 
 
 def test_a_drill_that_fails_is_told_as_an_alert(rig: Rig, link: Link) -> None:

@@ -200,7 +200,9 @@ def test_another_jump_host_is_told_nothing(place: Place, way: JumpConnection) ->
 @pytest.mark.root
 def test_a_key_that_it_does_not_know(whole: Place) -> None:
     stranger = JumpHost(whole.jump.host.address, STRANGER.user.private)
-    with pytest.raises(JumpError, match=r"refuses our key SHA256:\S+: put .*authorized_keys"):
+    with pytest.raises(
+        JumpError, match=r"refuses spotd's key SHA256:\S+: put the public part .*authorized_keys"
+    ):
         try_out(stranger)
 
 
@@ -371,7 +373,7 @@ def test_it_is_told_of_which_provider(whole: Place, monkeypatch: pytest.MonkeyPa
 @pytest.mark.root
 def test_one_that_is_good_says_so(whole: Place) -> None:
     ways = JumpHosts({"aws": whole.jump.host}, SystemClock())
-    text = f"root@{whole.jump.cable.host}:22 has its pinned key, lets us in and forwards"
+    text = f"root@{whole.jump.cable.host}:22 has its pinned key, accepts the login and forwards"
     assert ways.try_out() == {"aws": (True, text)}
 
 

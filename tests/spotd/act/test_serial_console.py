@@ -1,4 +1,4 @@
-"""What a machine that did not come up said last, on record before it is ended."""
+"""What a machine whose machines did not boot said last, on record before it is ended."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """An alert of each kind that spotd sends, and docs/slack.md, which shows their messages.
 
-`python -m tests.spotd.alert_sinks.samples --write` writes the page anew.
+`python -m tests.spotd.alert_sinks.samples --write` rewrites the page.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ AT_US = 1_795_860_000 * 1_000_000  # 2026-11-28 10:00 UTC
 _INFO, _WARNING, _ERROR = Severity.INFO, Severity.WARNING, Severity.ERROR
 # (kind, severity, text, data) of alerts about a job
 _OF_JOBS: Sequence[tuple[str, Severity, str, Mapping[str, object]]] = [
-    ("notice", _WARNING, "gpt-g1-0 (aws/us-east-1a) goes in 120 s", {}),
-    ("withdrawn", _INFO, "the notice for gpt-g1-0 was withdrawn", {}),
-    ("lost", _WARNING, "gpt-g1-0 (aws/us-east-1a) is gone without a notice", {}),
+    ("notice", _WARNING, "preempt notice for node g1 in aws/us-east-1a, 120 s left", {}),
+    ("withdrawn", _INFO, "the notice for node g1 in aws/us-east-1a was withdrawn", {}),
+    ("lost", _WARNING, "node g1 in aws/us-east-1a is gone, without a notice", {}),
     (
         "recovered",
         _INFO,
@@ -54,25 +54,25 @@ _OF_JOBS: Sequence[tuple[str, Severity, str, Mapping[str, object]]] = [
     ("succeeded", _INFO, "gpt finished at step 5000", {"step": 5000}),
     ("succeeded", _WARNING, "gpt finished: nothing kept", {"step": 0, "kept": False}),
     ("slow", _WARNING, "steps take 2.1 times as long as before", {}),
-    ("moved", _WARNING, "moves to another machine: the disk of gpt-g1-0 is full", {}),
+    ("moved", _WARNING, "moves to another machine: the disk of node g1 is full", {}),
     ("waits", _WARNING, "gpt has no machine for 30m: no offer has capacity", {"seconds": 1800}),
-    ("stays", _ERROR, "gpt-g1-0 was told to go 20m ago and is still there", {"seconds": 1200}),
+    ("stays", _ERROR, "node g1 should have ended 20 min ago, but still runs", {"seconds": 1200}),
     ("unsaved", _ERROR, "nothing was saved for 3h; the last is step 1200", {"step": 1200}),
-    ("unheard", _WARNING, "gpt-g1-0 has not said hello within 8m", {}),
-    ("unconfirmed", _ERROR, "whether gpt-g1-0 still trains cannot be confirmed", {}),
-    ("start_failed", _WARNING, "gpt-g1-0: setup ended with 127", {}),
-    ("outbid", _WARNING, "the price of gpt-g1-0 rose above the limit of the job", {}),
+    ("unheard", _WARNING, "node g1 has not reported within 8 min", {}),
+    ("unconfirmed", _ERROR, "node g1 exited, and its last checkpoint could not be read", {}),
+    ("start_failed", _WARNING, "node g1 could not be started: setup ended with 127", {}),
+    ("outbid", _WARNING, "the price of node g1 is above max_hourly_cost", {}),
     ("yielded", _WARNING, "gave its machine to bert, which has a higher priority", {}),
-    ("yield_in_vain", _WARNING, "gave its machine away, and bert did not take it", {}),
-    ("shrunk", _WARNING, "goes on with 3 of 4 machines", {"nodes": 3, "of": 4}),
-    ("regrouped", _INFO, "has all 4 machines again", {"nodes": 4, "of": 4}),
-    ("stepped_back", _WARNING, "goes back to the checkpoint of step 800", {}),
-    ("rolled_back", _WARNING, "the program went back to the checkpoint of step 800", {}),
+    ("yield_in_vain", _WARNING, "saved nothing in 600 s: bert keeps waiting", {}),
+    ("shrunk", _WARNING, "continues with 3 of 4 machines", {"nodes": 3, "of": 4}),
+    ("regrouped", _INFO, "continues with all 4 machines", {"nodes": 4, "of": 4}),
+    ("stepped_back", _WARNING, "the next machine resumes from the checkpoint of step 800", {}),
+    ("rolled_back", _WARNING, "the program rolled back to the checkpoint of step 800", {}),
     ("checkpoint_failed", _ERROR, "the checkpoint of step 1300 failed: no space left", {}),
     ("checkpoint_skipped", _WARNING, "the checkpoint of step 1300 is damaged; step 1200", {}),
     ("outputs", _ERROR, "the outputs are not stored: access denied", {}),
-    ("disk", _ERROR, "the disk of gpt-g1-0 stays full", {}),
-    ("node_warning", _WARNING, "gpt-g1-0: the clock is 40 s off", {}),
+    ("disk", _ERROR, "the disk of node g1 stays full", {}),
+    ("node_warning", _WARNING, "node g1: the clock is 40 s off", {}),
     ("unfit", _WARNING, "the machine is not fit to train on: GPU 3 does not answer", {}),
     ("hung", _WARNING, "training hangs: no step for 15m", {"step": 1200}),
     ("gpu", _WARNING, "GPU 3 fell off the bus (Xid 79)", {}),
@@ -95,16 +95,16 @@ _OF_JOBS: Sequence[tuple[str, Severity, str, Mapping[str, object]]] = [
     ("outlier", _WARNING, "spends 4 times a day what jobs of its project do", {}),
     ("plan_rejected", _ERROR, "a decision was rejected: two machines of one rank", {}),
     ("pass_failed", _ERROR, "a decision about gpt failed: KeyError", {}),
-    ("not_renewed", _ERROR, "gpt-g1-0: its life cannot be prolonged: access denied", {}),
-    ("not_lent", _ERROR, "gpt-g1-0: it gets no credentials for its store", {}),
+    ("not_renewed", _ERROR, "the expiry of node g1 cannot be renewed: access denied", {}),
+    ("not_lent", _ERROR, "the credentials of node g1 for its store cannot be renewed", {}),
     ("drill_overdue", _WARNING, "no drill has passed for 34 days", {}),
-    ("none_available", _WARNING, "nothing that gpt asks for is to be had", {}),
-    ("available_again", _INFO, "what gpt asks for is to be had again", {}),
+    ("none_available", _WARNING, "no machine that gpt requests is available", {}),
+    ("available_again", _INFO, "a machine that gpt requests is available again", {}),
 ]
 _OF_BOX: Sequence[tuple[str, Severity, str]] = [
     ("budget", _WARNING, "budget team: 80 % of $4,000 is spent"),
-    ("budget_stop", _ERROR, "budget team is used up: its jobs save and are paused"),
-    ("unexplained", _WARNING, "the bill of aws has $12.40 that no machine explains"),
+    ("budget_stop", _ERROR, "gpt is paused: the budget team is used up"),
+    ("unexplained", _WARNING, "$12.40 of the bill of aws is unexplained"),
     ("prices", _WARNING, "no prices of gcp for 6h: the last known are used"),
     ("price_spike", _WARNING, "aws/us-east-1a p5.48xlarge costs 44 % more than its median"),
     ("price_spike_over", _INFO, "aws/us-east-1a p5.48xlarge is at its median again"),
@@ -115,13 +115,13 @@ _OF_BOX: Sequence[tuple[str, Severity, str]] = [
     ("leftovers_held", _WARNING, "2 disks were left behind in gcp; none was deleted"),
     ("quarantine", _ERROR, "the database was restored: machines it does not know are not ended"),
     ("stranded", _ERROR, "2 machines run in gcp, which is no longer configured"),
-    ("config", _ERROR, "the changed configuration was not taken over: limits.max_nodes"),
+    ("config", _ERROR, "the configuration was not applied: limits.max_nodes"),
     ("safe_mode", _ERROR, "spotd crashed 5 times within 10m: it launches nothing"),
     ("contested", _ERROR, "another spotd uses this deployment"),
     ("jump", _ERROR, "the jump host of provider gcp does not answer"),
     ("database_away", _ERROR, "the database has not answered for 2m"),
     ("database_back", _INFO, "the database answers again"),
-    ("alert_route", _ERROR, "alert route default is out of use: Slack answered 404: no_service"),
+    ("alert_route", _ERROR, "alert route default is disabled: Slack answered 404: no_service"),
     ("test", _INFO, "this is a test of the alert route"),
 ]
 

@@ -47,7 +47,7 @@ def test_a_mention_is_posted_with_alerts_of_its_severity(slack: Slack) -> None:
 def test_nobody_whom_slack_would_not_mention(name: str) -> None:
     (problem,) = problems({"alerts": {"routes": {"a": route(mention={"error": [name]})}}})
     assert problem.where == "alerts.routes.a.mention.error[0]"
-    assert "is nobody that Slack can mention" in problem.text
+    assert "cannot be mentioned in Slack" in problem.text
     assert "U024BE7LH" in problem.text + problem.fix
 
 

@@ -47,7 +47,7 @@ def test_one_alert_answers_four_questions() -> None:
     told = alert("training again at step 40", 42, 12_340_000, kind="recovered", data=data)
     happened, did, cost, must = sections(told)
     assert happened == "*What happened*\ntraining again at step 40"
-    assert did == "*What spotd did*\nRequested another machine, and resumed there as told above."
+    assert did == "*What spotd did*\nRequested another machine, and resumed there."
     assert cost == (
         "*What it cost*\n9 s without training, 14 steps to repeat, 70 s of work lost, "
         "$0.2100 for that, $12.34 spent on the job so far"
@@ -174,7 +174,7 @@ def test_an_alert_about_no_job_names_a_command_that_there_is() -> None:
 
 def test_a_diagnosis_says_what_spotd_does_about_it() -> None:
     did, must = sections(alert(kind="hung"))[1:]
-    assert "begins again on this machine" in did
+    assert "restarted on this machine" in did
     assert "stacks" in must
 
 

@@ -155,7 +155,7 @@ def test_an_override_by_nobody_is_refused(
     """It would wait for nobody else, and run."""
     people.name = ""
     assert spotctl(rig, *beyond(rig)) == 5
-    assert "nobody knows who asks to exceed a budget" in capsys.readouterr().err
+    assert "the user who asks to exceed a budget is unknown" in capsys.readouterr().err
     assert rig.store.jobs.rows() == []
 
 
@@ -177,7 +177,7 @@ def test_an_override_waits_for_a_second_person(
         assert spotctl(rig, command, "gpt", "-o", "wide") == 0
         printed = capsys.readouterr().out
         assert "spotctl budget approve gpt" in printed
-        assert "another admin than ada" in printed
+        assert "an admin other than ada" in printed
         assert "the budget lab has $15.00" in printed
 
     assert spotctl(rig, "budget", "approve", "gpt") == 5
@@ -215,7 +215,7 @@ def test_a_token_of_the_one_who_asked_is_no_second_person(
         Client(rig.socket, person=bob).call(routes.APPROVE_BUDGET(job="gpt"))
 
     for token_id, maker in (("t1", "ada"), ("revoked", "somebody unknown")):
-        with pytest.raises(UserError, match=f"by a token of {maker}"):
+        with pytest.raises(UserError, match=f"logged in with a token of {maker}"):
             approve(token_id)
     assert rig.store.jobs.rows()[0].desired is Desired.PAUSE
     approve("t2")
@@ -256,7 +256,7 @@ def test_an_override_needs_the_admin_group(
     rig.overrides = ADMINS
     rig.authority.trusted, rig.authority.is_member = frozenset(), lambda *_: False
     assert spotctl(rig, *command) == 5
-    assert f"{people.name} may look but not change anything: not in the group" in (
+    assert f"{people.name} may read but not change anything: not in the group" in (
         capsys.readouterr().err
     )
     assert rig.store.jobs.rows() == []

@@ -73,7 +73,7 @@ def test_hedge_loser_is_named(rig: Rig, client: Client) -> None:
     assert data["hedge_losers"]["machines"] == 1
     assert data["hedge_losers"]["usd"] == data["compute_usd"] > 0
     assert [item["use"] for item in data["hours"]] == ["startup"]
-    assert "no steps are on record" in data["unknown"][0]
+    assert "no steps of gpt are on record" in data["unknown"][0]
 
 
 def test_storage_egress_and_control_box_are_line_items(rig: Rig, client: Client) -> None:
@@ -85,7 +85,7 @@ def test_storage_egress_and_control_box_are_line_items(rig: Rig, client: Client)
     assert data["control_usd"] == 0
     assert any("control_box_usd_per_hour is not set" in text for text in data["unknown"])
     # Between two regions of a cloud no price is known; a machine of the local cloud pays none.
-    assert any("on their way from aws/us-east-1 to s3://runs" in t for t in data["unknown"])
+    assert any("checkpoints from aws/us-east-1 to s3://runs" in t for t in data["unknown"])
     assert data["egress_usd"] == 0
 
 

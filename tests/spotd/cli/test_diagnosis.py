@@ -16,8 +16,8 @@ def test_why_and_cost_print_diagnoses(
     assert spotctl(rig, "why", "gpt") == 0
     shown = capsys.readouterr().out
     assert "\ntraining hangs (1h ago, 2 times within a day)\n  seen: training hangs:" in shown
-    assert "\n  spotd: the program begins again on this machine" in shown
-    assert "\n  try: the stacks below" in shown
+    assert "\n  spotd: the program is restarted on this machine" in shown
+    assert "\n  try: see the stacks below" in shown
     assert '\n  rank 0, by py-spy:\n    Thread 7 (idle): "MainThread"\n' in shown
     assert "all_reduce (train.py:3)" in shown
     assert "Thread 9" not in shown

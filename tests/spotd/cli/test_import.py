@@ -281,7 +281,7 @@ def test_commit_needs_its_shards_and_is_idempotent(
         body = {"store": store, "manifest": {**manifest, **other}}
         return client.call(routes.COMMIT_IMPORT(name=job), body)
 
-    with pytest.raises(UserError, match="r00000-00000 did not come"):
+    with pytest.raises(UserError, match="r00000-00000 is missing or incomplete"):
         commit()
     client.put_shard(job, b"12345678", query)
     with pytest.raises(UserError, match="the received data is damaged"):
@@ -293,7 +293,7 @@ def test_commit_needs_its_shards_and_is_idempotent(
         commit(tensors=[{"name": 1}])
     assert commit()["bytes"] == 8
     assert commit()["bytes"] == 8
-    with pytest.raises(UserError, match="is there already, and is another one"):
+    with pytest.raises(UserError, match="already exists with other content"):
         commit(created_at_us=6)
     assert imports.read(job)[1] == {"w": b"12345678"}
     objects = open_store(store)

@@ -16,7 +16,7 @@ def test_it_says_what_changed(
 ) -> None:
     rig.reload = lambda: ["budgets.lab.usd", "limits.max_nodes"]
     assert spotctl(rig, "reload") == 0
-    text = "the configuration was read anew: budgets.lab.usd, limits.max_nodes"
+    text = "the configuration was read again: budgets.lab.usd, limits.max_nodes"
     assert text in capsys.readouterr().err
     assert spotctl(rig, "reload", "-o", "json") == 0
     assert json.loads(capsys.readouterr().out)["changed"] == ["budgets.lab.usd", "limits.max_nodes"]

@@ -56,7 +56,7 @@ HOME = 'listen = "127.0.0.1:8443"\nurl = "http://127.0.0.1:8443"'
     [
         (OPEN, "listen", "can be reached from other machines, without TLS and no proxy"),
         (f'listen = "[::]:8443"\n{HTTPS}', "listen", "can be reached from other machines"),
-        (f"{OPEN}\nTLS\ntokens = false", "tokens", "lets nobody log in"),
+        (f"{OPEN}\nTLS\ntokens = false", "tokens", "allows no login"),
         (f"{HOME}\ntokens = false", "tokens", "without a login the dashboard is not served"),
         ('listen = "0.0.0.0:8443"\nTLS', "url", "is missing"),
         ('listen = "0.0.0.0:1"\nurl = "http://s.example.org"\nTLS', "url", "not encrypted"),
@@ -71,7 +71,7 @@ HOME = 'listen = "127.0.0.1:8443"\nurl = "http://127.0.0.1:8443"'
             "tls_certificate",
             "cannot read",
         ),
-        (f'{OPEN}\nTLS\ntrusted_proxies = ["0.0.0.0/0"]', "trusted_proxies", "is everybody"),
+        (f'{OPEN}\nTLS\ntrusted_proxies = ["0.0.0.0/0"]', "trusted_proxies", "means everybody"),
         (f'{OPEN}\nTLS\ntrusted_proxies = ["proxy"]', "trusted_proxies", "no address or network"),
         ('listen = "8443"', "listen", "is not an address and port"),
         (f"{HOME}\n{OIDC.replace('https', 'http')}", "oidc.issuer", "is not encrypted"),

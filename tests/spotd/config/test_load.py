@@ -406,12 +406,12 @@ def test_a_secret_in_the_file_is_refused_and_not_repeated(file: Path) -> None:
     route = '[alerts.routes.ops]\nkind = "slack"\n'
     [problem] = refused(file, f'{LOCAL}{route}url = "https://hooks.slack.com/services/SECRET"\n')
     assert problem == (
-        "alerts.routes.ops.url: a secret must not stand in the file "
+        "alerts.routes.ops.url: a secret must not be in the file "
         "(fix: use url_file or url_env or url_credential)"
     )
     store = '[stores.main]\nurl = "s3://b"\noptions = {secret_access_key = "SECRET"}\n'
     [problem] = refused(file, LOCAL + store)
-    assert problem.startswith("stores.main.options: secret_access_key must not stand in the file")
+    assert problem.startswith("stores.main.options: secret_access_key must not be in the file")
     assert "SECRET" not in problem
 
 
@@ -666,8 +666,8 @@ def test_google_and_azure_lend_of_their_own_stores(file: Path) -> None:
     [
         ('url = "az://b"', r"stores\.x\.options.*lack the storage account"),
         ('url = "s3://b"\nshared = true', r"stores\.x\.shared.*applies only to folders"),
-        ('url = "gs://b"\noptions = {service_account_key = "X"}', "must not stand in the file"),
-        ('url = "az://b"\noptions = {account = "a", sas_token = "X"}', "must not stand in the fi"),
+        ('url = "gs://b"\noptions = {service_account_key = "X"}', "must not be in the file"),
+        ('url = "az://b"\noptions = {account = "a", sas_token = "X"}', "must not be in the fi"),
         ('url = "gs://b"\nlend = {kind = "gcp", service_account = "x"}', r"lend\.service_account"),
         (
             'url = "s3://b"\nlend = {kind = "azure"}',

@@ -36,7 +36,7 @@ def test_without_it_there_is_none(file: Path) -> None:
 @pytest.mark.parametrize(
     ("listen", "said"),
     [
-        ("0.0.0.0:9464", "can be reached from other machines, and what passes is not encrypted"),
+        ("0.0.0.0:9464", "can be reached from other machines, and the traffic is not encrypted"),
         ("[::]:9464", "can be reached from other machines"),
         ("192.0.2.7:9464", "can be reached from other machines"),
         ("9464", "is not an address and port"),

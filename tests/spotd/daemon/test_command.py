@@ -251,7 +251,7 @@ CASES: dict[Callable[[Starter, Path], Refusal], tuple[int, list[str]]] = {
     database_in_a_missing_folder: (2, ["no/such of the database does not exist", "create it"]),
     database_of_another_kind: (2, ["mysql", "sqlite:///"]),
     database_that_refuses: (1, ["does not answer", "is the server up?"]),
-    database_of_somebody_else: (1, ["not spotd's", "a database of its own"]),
+    database_of_somebody_else: (1, ["not spotd's", "a database that only spotd uses"]),
     older_schema: (1, ["this spotd needs 9999_tomorrow", "spotd db upgrade"]),
     newer_schema: (1, ["9999_tomorrow", "install the newer spotd"]),
     state_dir_in_the_way: (2, ["state folder", "state_dir"]),

@@ -13,8 +13,8 @@ from spotd.domain.events import Event, Severity
 from spotd.store.errors import StoreUnavailableError
 from spotd.store.sql_store import SqlStore, open_store
 
-WHY = "jump host spotd@bastion:22 of provider aws cannot be reached: it refuses our key"
-OVER = "the jump host of provider aws lets us through again"
+WHY = "jump host spotd@bastion:22 of provider aws cannot be reached: it refuses spotd's key"
+OVER = "the jump host of provider aws responds again"
 
 
 @pytest.fixture

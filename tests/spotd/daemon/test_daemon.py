@@ -307,7 +307,7 @@ def test_when_its_terminal_is_closed_it_ends(box: Box) -> None:
     wait_until("it to be ready", lambda: "ready" in box.tail("daemon", 1000))
     box.config_path.write_text(box.config_path.read_text() + "\n[budgets.lab]\nusd_per_month = 9\n")
     box.daemon.send_signal(signal.SIGHUP)  # its terminal is there: somebody wants a reload
-    wait_until("the reload", lambda: "read anew: budgets.lab" in box.tail("daemon", 1000))
+    wait_until("the reload", lambda: "read again: budgets.lab" in box.tail("daemon", 1000))
     assert box.daemon.poll() is None
     os.close(ours)
     assert box.daemon.wait(LIMIT_S) == 0, box.tail("daemon")

@@ -276,7 +276,7 @@ def test_machines_that_nobody_can_end_are_told_of(stage: Stage) -> None:
     (told,) = [row.event for row in stage.store.events.rows(None) if row.event.kind == "stranded"]
     assert told.alert
     assert node.id in told.text
-    assert "put [providers.aws] back" in told.text
+    assert "add [providers.aws] again" in told.text
 
 
 def test_nobody_is_told_of_machines_that_can_be_ended(stage: Stage) -> None:

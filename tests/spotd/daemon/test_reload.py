@@ -132,7 +132,7 @@ def test_a_changed_budget_is_taken_over_through_the_api(box: Box, manager: Manag
     assert answer["changed"] == ["budgets.lab"]
     (budget,) = box.client.call(routes.LIST_BUDGETS())["items"]
     assert (budget["name"], budget["budget_usd"], budget["state"]) == ("lab", 100.0, "within")
-    ready = b"READY=1\nSTATUS=the configuration was read anew: budgets.lab"
+    ready = b"READY=1\nSTATUS=the configuration was read again: budgets.lab"
     wait_for("READY", lambda: ready in manager.said, LIMIT_S)
 
     edit(box, "usd_per_month = 100", "usd_per_month = 100\nsurprise = 1")
@@ -149,7 +149,7 @@ def test_limits_take_effect_and_a_lower_one_ends_nothing(box: Box, manager: Mana
     running = program(box, "first")
     wait_for("the limit", lambda: "limits.max_nodes is 1" in decided(box, second), LIMIT_S)
     edit(box, "max_nodes = 1", "max_nodes = 2")
-    assert reload(box, manager) == "the configuration was read anew: limits.max_nodes"
+    assert reload(box, manager) == "the configuration was read again: limits.max_nodes"
     also_running = program(box, "second")
 
     edit(box, "max_nodes = 2", "max_nodes = 1\nunattended_h = 2")
@@ -198,7 +198,7 @@ def test_a_wrong_file_changes_nothing_and_is_told(box: Box, manager: Manager) ->
         if "unattended_h" not in box.config_path.read_text():
             edit(box, "[limits]", "[limits]\nunattended_h = 2")
         status = reload(box, manager)
-        assert status.startswith("the configuration was not read anew, the one before stays in")
+        assert status.startswith("the configuration was not applied, the one before stays in")
         assert words in status
         assert ("systemctl restart spotd" in status) == ("cannot change" in status)
         event = told(box)[-1]

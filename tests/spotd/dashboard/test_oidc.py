@@ -141,7 +141,7 @@ def test_a_login_ends_in_the_browser_that_began_it_once_and_in_time(team: Team) 
     visit = team.visit()
     back = at_the_provider(visit.get("/login/oidc").headers["location"])
     reply = team.visit().get(back)
-    assert (reply.status, "did not begin in this browser" in reply.text) == (403, True)
+    assert (reply.status, "did not start in this browser" in reply.text) == (403, True)
     assert visit.get(back).status == 403, "the login is over"
     back = at_the_provider(visit.get("/login/oidc").headers["location"])
     state = parse_qs(urlsplit(back).query)["state"][0]
@@ -152,7 +152,7 @@ def test_a_login_ends_in_the_browser_that_began_it_once_and_in_time(team: Team) 
 
 def test_a_login_that_takes_too_long_has_ended(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(oidc, "PENDING_S", 0.0)
-    assert "this login has ended" in log_in(team.visit()).text
+    assert "this login has expired" in log_in(team.visit()).text
 
 
 def test_the_verifier_is_sent(team: Team, provider: OidcProvider) -> None:
@@ -270,7 +270,7 @@ def test_a_cookie_that_is_no_ascii_is_another(team: Team) -> None:
     visit = team.visit()
     back = at_the_provider(visit.get("/login/oidc").headers["location"])
     visit.cookies = {"spotd-oidc": "\xe9"}
-    assert "did not begin in this browser" in visit.get(back).text
+    assert "did not start in this browser" in visit.get(back).text
 
 
 @pytest.mark.parametrize("name", ["authorization_endpoint", "token_endpoint", "jwks_uri"])

@@ -46,7 +46,7 @@ def test_an_empty_box_says_what_to_type_next(url: str) -> None:
     assert "run examples/minimal.yaml" in page.text
     assert "No machine costs money now." in page.text
     assert "[budgets.NAME]" in page.text
-    assert "Nothing asks for a person" in page.text
+    assert "Nothing needs attention" in page.text
     assert JOBS not in page.tables
     assert "Nothing has happened yet." in read(url, "events").text
 
@@ -135,7 +135,7 @@ def test_what_holds_the_daemon_back_and_what_is_grave_is_on_top(rig: Rig, url: s
     crash(rig)
     rig.contested = "another spotd has this deployment"
     text = read(url).text.split("Jobs No job")[0]
-    assert "It stands still: another spotd has this deployment" in text
+    assert "It makes no changes: another spotd has this deployment" in text
     assert "In quarantine: the database was restored" in text
     assert "✕ error 1m ago aws refuses our key" in text
     assert "crashed: the program crashed with exit code 1" in text
@@ -146,12 +146,12 @@ def test_what_holds_the_daemon_back_and_what_is_grave_is_on_top(rig: Rig, url: s
 def test_a_job_s_page_adds_up(rig: Rig, client: Client, url: str) -> None:
     job_id = lost(rig)
     page, report = read(url, f"job/{job_id}"), client.call(routes.JOB_COST_REPORT(job=job_id))
-    items, uses = page.tables["Line items"], page.tables["What the hours went into"]
+    items, uses = page.tables["Line items"], page.tables["Use of the hours"]
     assert page.sums["Line items"]["Cost"] == money(report["total_usd"])
     assert [row["Cost"] for row in items] == [money(one["cost_usd"]) for one in report["items"]]
     assert sum(one["cost_usd"] for one in report["items"]) == pytest.approx(report["total_usd"])
     machines_usd = report["compute_usd"]
-    assert page.sums["What the hours went into"]["Cost"] == money(machines_usd)
+    assert page.sums["Use of the hours"]["Cost"] == money(machines_usd)
     assert [row["Cost"] for row in uses] == [money(one["cost_usd"]) for one in report["hours"]]
     assert sum(one["cost_usd"] for one in report["hours"]) == pytest.approx(machines_usd)
     assert {row["Machine-hours of"] for row in uses} == {one["use"] for one in report["hours"]}
@@ -161,7 +161,7 @@ def test_a_job_s_page_adds_up(rig: Rig, client: Client, url: str) -> None:
 def test_a_job_s_page_tells_its_hand_overs_and_machines(rig: Rig, client: Client, url: str) -> None:
     job_id = lost(rig)
     page, job = read(url, f"job/{job_id}"), client.call(routes.SHOW_JOB(job=job_id))
-    (row,) = page.tables["What each hand-over took, part by part"]
+    (row,) = page.tables["Duration of each hand-over, part by part"]
     (told,) = job["hand_overs"]
     assert row["Generations"] == "1 → 2"
     assert row["Old one"] == "lost"
@@ -211,7 +211,7 @@ def test_what_is_compared_by_a_day_of_work_does_not_say_until_it_is_done(
     job_id = rig.submit("endless", 60, text)
     page, why = read(url, f"job/{job_id}"), client.call(routes.EXPLAIN_JOB(job=job_id))
     assert why["placement"]["assumed_h"] == 24
-    named = "Expected cost of 24 h of work by place and term: how much there is to do is not known"
+    named = "Expected cost of 24 h of work by place and term: the amount of work is not known"
     assert len(page.tables[named]) == len(why["placement"]["costs"])
     assert "until it is done" not in page.text
 
@@ -293,7 +293,7 @@ def test_what_is_not_known_is_no_good_news(rig: Rig) -> None:
     text = read(server.url).text
     server.stop()
     cache.close()
-    assert "Nothing asks for a person" not in text
+    assert "Nothing needs attention" not in text
     assert "Not known, there was no answer: failed jobs, events, leaks, budgets" in text
 
 

@@ -188,7 +188,7 @@ def test_the_one_that_may_changes_and_the_audit_names_them(team: Team) -> None:
     assert f'href="/job/{job_id}/pause"' in page
     assert f'href="/job/{job_id}/cancel"' in page
     asked = visit.get(f"/job/{job_id}/pause")
-    assert "machine is given back ($" in asked.text
+    assert "machine is terminated ($" in asked.text
     assert "If this save fails, the work since the last one, " in asked.text
     assert desired(team.rig, job_id) == "run", "a question changes nothing"
     csrf = visit.csrf()
@@ -234,11 +234,11 @@ def test_a_viewer_sees_no_action_and_is_refused(team: Team) -> None:
         assert visit.get(f"/job/{job_id}/{name}").status == 403
         reply = visit.post(f"/job/{job_id}/{name}", {"csrf": visit.csrf(), "kind": "kill"})
         assert reply.status == 403
-        assert "may look but not change anything" in reply.text
+        assert "may read but not change anything" in reply.text
     assert desired(team.rig, job_id) == "run"
     [(user, outcome, text)] = audit(team.rig, "cancel")
     assert (user, outcome) == ("viola", AuditOutcome.REFUSED.value)
-    assert text.startswith("dashboard: viola may look")
+    assert text.startswith("dashboard: viola may read")
 
 
 def test_who_is_disabled_sees_nothing_any_more(team: Team) -> None:

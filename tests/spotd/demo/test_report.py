@@ -100,9 +100,7 @@ def test_the_report_has_the_release_delays(tmp_path: Path) -> None:
     data = json.loads((tmp_path / "report.json").read_text())
     assert data["giving_back_s"] == {"j1-g1": 0.0, "j1-g2": 0.25}
     assert data["giving_back_max_s"] == 0.25
-    assert any(
-        "not wanted any more ended within 0.25 s" in line for line in summary_lines(evidence())
-    )
+    assert any("no longer needed ended within 0.25 s" in line for line in summary_lines(evidence()))
 
 
 def test_report_json_has_what_was_promised(tmp_path: Path) -> None:
@@ -184,5 +182,7 @@ def test_the_terminal_gets_a_row_a_recovery_and_a_line_a_verdict() -> None:
     assert output[-2].startswith(
         "$0.2500 paid; the same training on demand: $1.00 at the prices of the"
     )
-    assert "$0.6000 in the cheapest place (pretend prices" in output[-2]
-    assert output[-1] == "123 s for the preempted job; the undisturbed one came on top"
+    assert "$0.6000 in the cheapest place (made-up prices" in output[-2]
+    assert (
+        output[-1] == "123 s for the preempted job, and additional time for the uninterrupted one"
+    )

@@ -29,13 +29,13 @@ def test_every_verdict_says_what_is_done_and_what_to_try() -> None:
 @pytest.mark.parametrize(
     ("kind", "data", "nodes", "words"),
     [
-        ("hung", {"again": True}, 1, "begins again on this machine"),
+        ("hung", {"again": True}, 1, "restarted on this machine"),
         ("hung", {"again": False}, 1, "the second time is charged"),
         ("hung", {"again": False}, 2, "with several machines it is charged"),
-        ("gpu", {"again": True}, 1, "begins again on this machine"),
+        ("gpu", {"again": True}, 1, "restarted on this machine"),
         ("gpu", {"again": False}, 2, "another machine takes over"),
         ("gpu", {}, 1, "after a memory error that was contained"),
-        ("nan", {}, 1, "stops for you"),
+        ("nan", {}, 1, "another machine would not help"),
     ],
 )
 def test_what_is_done_is_what_the_agent_did(

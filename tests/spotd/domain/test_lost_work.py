@@ -98,7 +98,7 @@ def test_attempts_by_their_machine_of_rank_0() -> None:
         (LostWork(1, 2.5, 2_500, anew=False), "lost: 1 step, 2.5 s of work ($0.0025)"),
         (
             LostWork(1100, 9000.0, 25_000_000, anew=True),
-            "it begins anew: 1,100 steps, 2.5 h of work ($25.00) is lost",
+            "it starts from the beginning: 1,100 steps, 2.5 h of work ($25.00) is lost",
         ),
         (LostWork(None, 300.0, 210_000, anew=False), "lost: 5 min of work ($0.2100)"),
     ],

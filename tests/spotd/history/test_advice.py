@@ -68,7 +68,7 @@ def test_validation_is_never_on_spot(mode: Mode) -> None:
     (last,) = phases(mode, {PhaseRequest.VALIDATE: 24.0}, lambda _hours: worth(0.01))
     assert not last.spot
     assert last.dollars.usd == last.dollars.on_demand_usd == 24 * 16
-    assert "nobody may take its machines away" in last.why
+    assert "must not be preempted" in last.why
 
 
 @pytest.mark.req("HYB-03")

@@ -95,7 +95,7 @@ def test_one_that_lost_nothing_passes_with_its_figures() -> None:
             record(reports=[*reports(1, 1, 100, STRUCK), *reports(2, 101, 140, NOW, 0.5)]),
         ),
         (
-            "not numbers any more",
+            "no longer finite",
             DRILL,
             record(reports=[*reports(1, 1, 100, STRUCK), *reports(2, 101, 140, NOW, math.nan)]),
         ),

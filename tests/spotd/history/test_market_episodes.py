@@ -120,7 +120,7 @@ SHORT = WaitingJobs("8xH100 spot", ("gpt",), NOW - 1800 * S)
 def test_nothing_to_be_had_and_again() -> None:
     (event,) = capacity_events([SHORT], {}, (), TERMS, NOW)
     assert (event.kind, event.severity) == (NONE_LEFT, Severity.WARNING)
-    assert event.text == "no 8xH100 spot was to be had for 30 min: gpt waits"
+    assert event.text == "no 8xH100 spot was available for 30 min: gpt waits"
     assert not list(capacity_events([SHORT], {}, (), TERMS, NOW - S)), "not long enough"
     episodes = open_episodes([event])
     assert [item.subject for item in episodes] == ["8xH100 spot"]
@@ -129,7 +129,7 @@ def test_nothing_to_be_had_and_again() -> None:
     assert not list(capacity_events([SHORT], before, episodes, TERMS, NOW)), "from before"
     served = {"8xH100 spot": ("aws/x", NOW + 60 * S)}
     (over,) = capacity_events([], served, episodes, TERMS, NOW + 60 * S)
-    assert over.text == "8xH100 spot is to be had again, in aws/x, after 31 min"
+    assert over.text == "8xH100 spot is available again, in aws/x, after 31 min"
     assert (over.kind, over.alert) == (AGAIN, True)
     assert open_episodes([event, over]) == []
 

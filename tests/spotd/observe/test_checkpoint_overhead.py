@@ -54,10 +54,8 @@ def test_30_s_each_300_s_are_measured_as_9_1_percent_and_alarm_nobody(rig: Rig) 
 def test_more_than_a_tenth_is_told_once_a_day_with_what_makes_it_less(rig: Rig) -> None:
     job_id = trains(rig, 34.0)
     [event] = told(rig, job_id)
-    assert event.text.startswith(
-        "gpt stands still for its saves 10.2% of the time: save more seldom"
-    )
-    assert "`every: auto` makes the pause longer" in event.text
+    assert event.text.startswith("gpt pauses for its saves 10.2% of the time: save less often")
+    assert "`every: auto` makes the interval longer" in event.text
     assert rig.store.alerts.due(rig.clock.now_us(), 9)[0].event.kind == "saves_cost"
     rig.clock.go_on(86_401)
     assert len(told(rig, job_id)) == 1, "what was measured a day ago says nothing of now"
@@ -70,7 +68,7 @@ def test_a_pause_that_is_auto_is_longer_where_a_save_takes_long(rig: Rig) -> Non
     assert (quick_s, slow_s) == (pytest.approx(169.7, abs=0.1), pytest.approx(929.5, abs=0.1))
     assert 30 / (30 + slow_s) < 0.032
     [event] = told(rig, trains(rig, 40.0, every="every: auto"))
-    assert "its pause is `auto`" in event.text
+    assert "its interval is `auto`" in event.text
 
 
 def test_what_was_measured_for_too_short_or_of_a_machine_that_is_gone_says_nothing(

@@ -48,7 +48,7 @@ def judged(rig: Rig, job_id: str, does: str, *, dry_run: bool = False) -> tuple[
     [
         ("warn", False, Desired.RUN, "`spotctl why lazy` shows what it waits for"),
         ("pause", True, Desired.RUN, "with dry_run = false in [policies] it would save"),
-        ("pause", False, Desired.PAUSE, "it goes on with `spotctl resume lazy`"),
+        ("pause", False, Desired.PAUSE, "continue it with `spotctl resume lazy`"),
     ],
 )
 def test_a_job_whose_gpus_do_nothing(
@@ -81,11 +81,11 @@ def test_who_is_paused_already_is_not_told(rig: Rig) -> None:
 @pytest.mark.parametrize(
     ("waits", "cause"),
     [
-        ({"data_s": 150.0, "save_s": 6.0}, "it waits for data: more loader workers"),
-        ({"data_s": 6.0, "save_s": 150.0}, "it waits for checkpoints: a longer cadence"),
+        ({"data_s": 150.0, "save_s": 6.0}, "it waits for data: use more loader workers"),
+        ({"data_s": 6.0, "save_s": 150.0}, "it waits for checkpoints: use a longer interval"),
         ({"data_s": 6.0, "save_s": 6.0}, "neither data nor checkpoints: communication"),
         ({"save_s": 6.0}, "not checkpoints; how long it waits for data is not measured"),
-        ({"save_s": 150.0}, "it waits for checkpoints: a longer cadence"),
+        ({"save_s": 150.0}, "it waits for checkpoints: use a longer interval"),
         ({}, "not known: the program reports neither"),
     ],
 )

@@ -155,7 +155,7 @@ def test_what_is_not_to_be_had_and_is_again(store: Store) -> None:
     look(store, hand)
     assert alerts(store) == [NONE_LEFT, AGAIN]
     text = store.events.of_deployment(KINDS, 0)[-1].event.text
-    assert text.startswith("8xH100 spot/on_demand is to be had again, in aws/aws-1/aws-1a/8xh100/s")
+    assert text.startswith("8xH100 spot/on_demand is available again, in aws/aws-1/aws-1a/8xh100/s")
     assert "after 40 min" in text
 
 

@@ -57,7 +57,7 @@ def test_a_machine_that_stays_slow_is_replaced_while_it_trains_on() -> None:
         drained_at_us=NOW,
     ), "it is not told to stop yet"
     (event,) = (event for event in plan.events if event.kind == "moved")
-    words = f"node g1 in aws/aws-1a is {why}: it trains on until its replacement is ready"
+    words = f"node g1 in aws/aws-1a is {why}: it keeps training until its replacement is ready"
     assert event == Event("moved", words, slow.id, Severity.WARNING, alert=True, key="j0:moved")
     assert "slow" not in kinds(plan), "that was told before"
     (fresh,) = (n for n in after.nodes if n.generation == 2)

@@ -159,7 +159,7 @@ def test_safety(before: View, market_: Market) -> None:
         n.offer.key for n in after.nodes
         if n.id in old and n.state is not NodeState.GONE and any(x.takes_machine for x in n.notices)
     }  # fmt: skip
-    assert not noticed & {n.offer.key for n in new}, "asked for the offer that is being taken away"
+    assert not noticed & {n.offer.key for n in new}, "asked for the offer that is being preempted"
     assert len({n.token for n in new}) == len(new)
     for n in after.nodes:
         if (

@@ -48,7 +48,7 @@ def test_beyond_eight_minutes_the_next_candidate_is_asked_for(state: NodeState) 
     assert new.offer != old.offer, "in another place"
     assert (new.generation, new.candidate) == (old.generation, 1)
     (event,) = (one for one in plan.events if one.kind == "requested")
-    assert "beside one that is not up after 480 s" in event.text
+    assert "in addition to one that is not up after 480 s" in event.text
     again, plan = settle(after)
     assert len(again.nodes) == 2, "once"
     assert "requested" not in kinds(plan)
@@ -99,7 +99,7 @@ def test_what_could_not_be_heard_is_not_slow() -> None:
 def test_where_nothing_else_is_to_be_had_it_is_waited_for() -> None:
     after, plan = settle(view(slow()), market(OFFERS[:1]))
     assert len(after.nodes) == 1
-    assert any("no other place to ask beside it" in said for said in plan.reasons)
+    assert any("no other place for a second one" in said for said in plan.reasons)
     assert after.job.waiting_since_us == 0, "it waits for no market"
 
 

@@ -154,10 +154,10 @@ def test_spot_as_dear_as_on_demand_is_passed_over(share: float, *, steered: bool
         row.offer.key: row for row in compared(of_spec(of, NOW), market((flat, FULL)), NOW).rows
     }
     assert told[flat.key].excluded == (
-        f"no discount: {share:.0%} of what it costs on demand, which is to be had"
+        f"no discount: {share:.0%} of the on-demand price, and on-demand is available"
     )
     other = replace(told[FULL.key], excluded="cooling", code="CapacityError")
-    assert "1 as dear as on demand" in by_reason([told[flat.key], other])
+    assert "1 as expensive as on demand" in by_reason([told[flat.key], other])
     alone = spec(preferences=of.preferences)  # permits spot and nothing else
     after, _ = settle(view(job={"spec": alone}), market((flat, FULL, cheap)))
     assert after.nodes[0].offer == cheap

@@ -106,7 +106,7 @@ def test_not_before_it_is_warm_and_then_at_once() -> None:
     assert plan.wake_at_us == NOW + 1
     assert decide(slower(0.0, WARM + 1), market(), NOW).wake_at_us != NOW + 1
     _, plan = settle(slower(1000.0))
-    why = "below 60% of what it did on this type of machine before for 120 s; saving"
+    why = "below 60% of its earlier rate on this type of machine for 120 s; saving"
     assert [event.text for event in plan.events if event.kind == "slow"] == [why]
     alone = PlanBuilder(slower(1000.0), market(), NOW)
     save_when_slow(alone)
@@ -120,9 +120,7 @@ def test_not_before_it_is_warm_and_then_at_once() -> None:
 def test_a_job_whose_losses_are_no_numbers_stops_for_a_person() -> None:
     lost = view(node(R), throughput=STEADY, verdicts=told(NAN))
     after, _ = settle(lost)
-    assert after.job.stop_text == (
-        "training has diverged: its losses are not finite numbers any more"
-    )
+    assert after.job.stop_text == ("training has diverged: its losses are no longer finite")
     (left,) = after.nodes
     assert (left.state, left.departure.leave_reason) == (D, LeaveReason.CANCELLED), "saved first"
     assert after.job.failures == 0

@@ -203,7 +203,7 @@ def test_damage_that_no_database_notices_is_refused(
     data = file.read_bytes()
     assert b"run: train" in data
     file.write_bytes(data.replace(b"run: train", b"run: brain"))
-    with pytest.raises(StoreError, match="is damaged: its digest is another one"):
+    with pytest.raises(StoreError, match="is damaged: its digest differs"):
         restore(target, file, NOW)
     file.write_bytes(data)
     assert restore(target, file, NOW) == REASON, "there was nothing in its way"

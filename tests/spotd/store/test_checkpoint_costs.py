@@ -140,7 +140,7 @@ def test_a_restore_leaves_the_cloud_that_had_the_shards_and_the_rest_is_there_al
     assert (item.quantity, item.cloud) == (40.0, "gcp"), "the shards were beside it"
     elsewhere = {**nodes, 2: replace(nodes[2], offer=replace(AWS, region="us-west-2"))}
     _, unknown = restores(saving, elsewhere, rows, there, Window(0, 9 * HOUR))
-    assert [text.split("on their way ")[1] for text in unknown] == [
+    assert [text.split("checkpoints ")[1] for text in unknown] == [
         "from aws/us-east-2 to c/us-west-2 is not known"
     ]
 

@@ -47,7 +47,7 @@ def test_the_stacks_of_a_program_that_hung_are_kept_with_it(store: Store) -> Non
     store.journal.record([said(("unwell", data))])
     row = store.events.last("j1", "hung")
     assert row is not None
-    assert "the stacks of 2 of its processes were taken; it begins again here" in row.event.text
+    assert "the stacks of 2 of its processes were taken; it restarts here" in row.event.text
     first, second = row.event.data["stacks"]  # type: ignore[misc]
     assert first == KEPT
     assert secret not in second["text"]

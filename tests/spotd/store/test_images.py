@@ -88,7 +88,7 @@ def test_one_that_fails_keeps_its_id(baking: Store) -> None:
     assert node(baking).bake.image_error == "it is full"
     assert baking.images.rows()[0].image_id == "ami-1"
     baking.nodes.record_image(NODE, replace(never, error=""), NOW + 3)
-    assert node(baking).bake.image_error == "the cloud says that it failed"
+    assert node(baking).bake.image_error == "the cloud reports that it failed"
 
 
 def test_what_nobody_wants_is_offered_to_no_machine(baking: Store) -> None:

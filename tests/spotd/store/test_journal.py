@@ -78,7 +78,7 @@ def test_the_container_that_a_job_began_with_is_kept(store: Store) -> None:
     assert store.events.image_digest("j2") == ""
     texts = [row.event.text for row in store.events.rows("j1")]
     assert texts[-4:] == [
-        "the container image r.io/x:1 is brought to the machine",
+        "the container image r.io/x:1 is pulled to the machine",
         "pulling: copying 3 of 9",
         f"r.io/x:1 pulled in 2.5 s, for podman: {first}",
         f"r.io/x:1 pulled in 2.5 s, for podman: {second}",
@@ -147,7 +147,7 @@ def test_a_life_from_hello_to_release(store: Store) -> None:
 
 @pytest.mark.parametrize(
     ("asked", "text"),
-    [(True, "the program stopped, as asked"), (False, "the program ended with code 75")],
+    [(True, "the program stopped as requested"), (False, "the program ended with code 75")],
 )
 def test_75_is_told_as_the_stop_that_it_means(store: Store, asked: bool, text: str) -> None:
     """The shell of a script that was stopped has a code of its own."""
@@ -594,7 +594,7 @@ def test_what_ails_a_machine_is_told_at_once(
     told, ended = (row.event for row in store.events.rows("j1") if row.event.kind != "pass")
     assert (told.kind, told.alert) == (kind, True)
     assert told.text.startswith(text)
-    assert ("it begins again here" in told.text) is data["again"]
+    assert ("it restarts here" in told.text) is data["again"]
     assert ended.text == f"the {'program was ended' if kind == 'hung' else 'machine was given up'}"
 
 
@@ -648,7 +648,7 @@ def test_going_back_is_told(store: Store) -> None:
     assert (told.kind, told.alert) == ("rolled_back", True)
     assert "1500" in told.text
     assert "1719" in told.text
-    assert ended.text == "training diverged for good"
+    assert ended.text == "training diverged permanently"
 
 
 def test_what_was_foretold_at_a_notice_and_what_came_of_it(store: Store) -> None:
@@ -664,17 +664,17 @@ def test_what_was_foretold_at_a_notice_and_what_came_of_it(store: Store) -> None
     told = [row.event for row in store.events.rows("j1") if row.event.kind.startswith("plan")]
     texts = [event.text for event in told]
     assert texts[0] == (
-        "with 118 s left at step 70 it trains on, and begins its last save in 42 s at the latest; "
-        "by what was measured that ends 19 s before the machine does"
+        "with 118 s left at step 70 it keeps training, and begins its last save in 42 s at the "
+        "latest; by the measurements that ends 19 s before the machine does"
     )
     assert texts[1] == (
-        "with 20 s left at step 70 it gives its last durable checkpoint away at once, for nothing "
-        "else fits"
+        "with 20 s left at step 70 it releases the job at its last durable checkpoint at once, "
+        "because no save fits"
     )
     released = "54.2 s after the decision to save, 56.5 s predicted,"
     assert texts[2] == f"step 88 released {released} 17.5 s before the end"
     assert texts[3] == (
-        f"step 64 released {released} -0.5 s before the end: what was begun was not done in time"
+        f"step 64 released {released} -0.5 s before the end: the save was not done in time"
     )
     assert told[0].data == {"action": "train", **foretold, "save_s": 56.5}
     assert told[2].data["took_s"] == 54.25

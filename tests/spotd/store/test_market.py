@@ -162,12 +162,12 @@ def test_credentials_that_stay_refused_are_told_once_and_so_is_their_return(stor
     assert store.market.load(NOW).disabled == {"aws": "expired (request 400)"}
     (told,) = [row for row in store.events.rows(None) if row.event.alert]
     assert told.at_us == NOW + 131 * S
-    assert "aws refuses our credentials and is out of use: expired" in told.event.text
+    assert "aws refuses spotd's credentials and is not used: expired" in told.event.text
     assert "nothing that runs there can be ended" in told.event.text
     store.market.record_provider("aws", "", NOW + 500 * S)
     store.market.record_provider("aws", "", NOW + 501 * S)
     texts = [row.event.text for row in store.events.rows(None)]
-    assert texts[1:] == ["aws takes our credentials again and is in use"]
+    assert texts[1:] == ["aws accepts spotd's credentials again and is used"]
     store.market.record_provider("aws", "expired", NOW + 600 * S)
     store.market.record_provider("aws", "", NOW + 660 * S)
     assert len(store.events.rows(None)) == 2, "over before anybody had to know"

@@ -83,7 +83,7 @@ def test_what_is_not_known_is_said() -> None:
         JOB, [strange], [stored(HOUR)], MARKET, Window(0, 2 * HOUR), 2 * HOUR
     )
     assert not any(item.unit == "GB" for item in items)
-    assert "on their way from" in unknown[0]
+    assert "outputs from" in unknown[0]
 
 
 def test_a_folder_of_the_box_costs_nothing() -> None:

@@ -214,7 +214,7 @@ def test_a_newer_schema_is_refused_and_not_touched(url: str) -> None:
 def test_someone_elses_database_is_left_alone(empty_url: str, database: Database) -> None:
     database.write(lambda conn: conn.execute(text("CREATE TABLE users (id INTEGER)")))
     for refused in (lambda: make(empty_url), lambda: upgrade(empty_url)):
-        with pytest.raises(StoreError, match=r"not spotd's.*of its own"):
+        with pytest.raises(StoreError, match=r"not spotd's.*only spotd uses"):
             refused()
 
 

@@ -217,7 +217,7 @@ def test_the_machine_has_limits_on_its_lifetime() -> None:
         ("", "stranger", "ssh, by the pinned host key", "another machine answers"),
         ("", "unwell", "prepared", "the machine's preparation failed: nvidia-smi: no devices"),
         ("", "no python", "agent", "LinkError: the machine has no python3"),
-        ("", "silent", "hello", "the agent says nothing"),
+        ("", "silent", "hello", "the agent has sent nothing"),
         ("", "no metadata", "notices", "MetadataError: 404"),
     ],
 )

@@ -117,7 +117,7 @@ def alone(folder: Path) -> dict[str, str]:
 def test_another_number_of_ranks_is_refused_unless_any_will_do() -> None:
     state = {"ranks": [{"at": 0}, {"at": 1}]}
     assert rank_state_of(state, 7, 1, 2, any_ranks=False) == {"at": 1}
-    with pytest.raises(ValueError, match="saved by 2 ranks, and here are 1: start as many"):
+    with pytest.raises(ValueError, match="saved by 2 ranks, but there are 1 here: start as many"):
         rank_state_of(state, 7, 0, 1, any_ranks=False)
     assert rank_state_of(state, 7, 2, 3, any_ranks=True) == {"at": 0}
 

@@ -101,7 +101,7 @@ def test_virtual_ranks_come_to_the_same_bits_on_any_number_of_ranks(tmp_path: Pa
     damage(trainer)  # all ranks pass it over, though the others could have read theirs
     trainer = replace(trainer, ranks=3)
     assert trainer.run(4) == 0, trainer.output()
-    assert f"generation 4 goes on after step {ends[-2]}" in trainer.output()
+    assert f"generation 4 continues after step {ends[-2]}" in trainer.output()
     resumed, theirs = final_tensors(trainer), final_tensors(alone)
     assert resumed.keys() == theirs.keys()
     assert all(torch.equal(resumed[name], theirs[name]) for name in resumed)

@@ -66,7 +66,7 @@ class DesiredState:
     def write(self) -> bool:
         """Save the state for the next agent, in the private folder because it contains secrets.
 
-        Returns False when memory is full. Training goes on, and `retry` tries again.
+        Returns False when memory is full. Training continues, and `retry` tries again.
         """
         data = {
             "start": None if self.start is None else self.start.to_data(),

@@ -17,8 +17,7 @@ _CODES = {HUNG: EXIT_HUNG, GPU: EXIT_UNFIT, MACHINE: EXIT_UNFIT, MOUNT: EXIT_UNF
 
 @dataclass(frozen=True)
 class HealthVerdict:
-    """A reason to end what runs. With `again` it restarts here from its last checkpoint, else it
-    ends."""
+    """A reason to end the program. With `again` it is restarted here from its last checkpoint."""
 
     what: str
     text: str

@@ -140,7 +140,7 @@ class Journal:
             with suppress(OSError):  # a broken disk: tried again before the next line
                 self._truncate_torn_line()
             if len(self._pending) == 1:
-                _LOG.warning("the journal cannot be written: %s; it goes on in memory", error)
+                _LOG.warning("the journal cannot be written: %s; it continues in memory", error)
             return False
         self._size += written
         self.out_of_space = False

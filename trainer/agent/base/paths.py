@@ -1,9 +1,9 @@
 """The agent's folders: one on disk and a private one in memory.
 
-On disk, `$SPOTD_HOME/<job>/g<generation>/` holds what must outlive the agent: the journal and the
-logs. In memory, a folder of mode 0700 below `/dev/shm` holds what must not touch a disk or must
-work when the disk is full: the start document with its secrets, the sockets (whose paths are
-limited to 107 bytes), and the exit records of the processes.
+On disk, `$SPOTD_HOME/<job>/g<generation>/` holds the files that must outlive the agent: the journal
+and the logs. In memory, a folder of mode 0700 below `/dev/shm` holds the files that must not touch
+a disk or must work when the disk is full: the start document with its secrets, the sockets (whose
+paths are limited to 107 bytes), and the exit records of the processes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class NodeError(Exception):
-    """An error that `spot-node` prints: what happened, and what to try."""
+    """An error that `spot-node` prints, with its fix."""
 
 
 class FolderError(NodeError):

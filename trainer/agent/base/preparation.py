@@ -23,8 +23,8 @@ _MAX_BYTES = 400
 class Preparation:
     """The state of the preparation.
 
-    `path` is the file it leaves at its end: "ok", or one line that tells what is wrong. "" means
-    that the machine needs none. `success_reported`: an earlier agent has already recorded the
+    `path` is the file that it writes at its end: "ok", or one line with the problem. "" means that
+    the machine needs no preparation. `success_reported`: an earlier agent has already recorded the
     success.
     """
 
@@ -41,7 +41,8 @@ class Preparation:
             self._succeeded.set()
 
     def check(self, journal: Journal, now: float) -> str:
-        """Return what is wrong by now, or "". The agent's loop calls this in every iteration."""
+        """Return the problem found so far, or "". The agent's loop calls this in every
+        iteration."""
         if self._succeeded.is_set():
             return ""
         if self._started_at is None:

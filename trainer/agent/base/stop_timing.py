@@ -28,7 +28,7 @@ class StopStep(Enum):
 class StopTiming:
     """How long a stop takes, in seconds.
 
-    For a script it is the job's grace, for our engine it is measured: `save_s` is the longest
+    For a script it is the job's grace, for spotd's engine it is measured: `save_s` is the longest
     recent save, `step_s` the longest recent step.
     """
 
@@ -120,9 +120,9 @@ def describe_stop(engine: str) -> str:
 
 
 def describe_notice_plan(engine: str, wait_s: float, *, snapshot: bool) -> str:
-    """Describe what is done about a notice."""
+    """Describe the reaction to a notice."""
     first = "save now, " if snapshot else ""
-    wait = f"train on until the replacement is ready, for {wait_s:.1f} s at most"
+    wait = f"keep training until the replacement is ready, for {wait_s:.1f} s at most"
     return f"{first}{wait}, then {describe_stop(engine)}"
 
 

@@ -131,9 +131,9 @@ def check_rented(
     prepared_file: Path | None,
     namespace: Path = Path("/proc/self/ns/pid"),
 ) -> None:
-    """Raise CleanError unless this is a whole machine that was rented for us.
+    """Raise CleanError unless this is a whole machine that spotd rented.
 
-    On any other machine the clean-up would delete somebody's keys.
+    On any other machine the clean-up would delete a user's keys.
     """
     if os.geteuid() != 0:
         raise CleanError("only root can clean the disk: run it with `sudo -n`")

@@ -2,7 +2,7 @@
 
 A helper process (`trainer.mounts`) does the work and counts the bytes read; for buckets that are
 mounted it only checks the mount point's folder. The counts are reported each minute and at the end.
-A restarted agent does not report again what is in the journal already.
+A restarted agent does not repeat counts that are already in the journal.
 """
 
 from __future__ import annotations

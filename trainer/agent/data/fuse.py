@@ -30,7 +30,7 @@ Run = Callable[[Sequence[str], float], "subprocess.CompletedProcess[str]"]
 
 
 class FuseError(Exception):
-    """Nothing can be mounted here; the message tells why and what to do."""
+    """Nothing can be mounted here; the message has the reason and the fix."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def is_mounted(folder: Path) -> bool:
 
 
 def is_disconnected(folder: Path, wait_s: float = DISCONNECTED_S) -> bool:
-    """Whether the mount at `folder` has lost the process that served it, as the kernel says.
+    """Return whether the mount at `folder` has lost its serving process, according to the kernel.
 
     The kernel knows first: reads fail while that process, or one that waits for it, still ends. A
     server that is alive but does not answer within `wait_s` seconds is not lost.

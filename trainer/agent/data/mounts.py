@@ -1,7 +1,7 @@
 """Mount the job's buckets before its caches and its `setup`, and until its end.
 
-Each has one `rclone mount`, run by a script supervisor, so that it outlives an agent that dies and
-a restarted one finds it. A mount whose process ends is reported and mounted again. A program that
+Each has one `rclone mount`, run by a script supervisor, so that it survives the agent's death and a
+restarted agent finds it. A mount whose process ends is reported and mounted again. A program that
 fails shortly after has failed because of the mount (`failure_cause`).
 """
 

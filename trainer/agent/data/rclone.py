@@ -37,7 +37,7 @@ _UNSET_PREFIXES = ("RCLONE_", "AWS_CA_BUNDLE")
 
 
 class UnmountableError(Exception):
-    """rclone cannot access the bucket; the message tells why."""
+    """rclone cannot access the bucket; the message has the reason."""
 
 
 def remote_env(

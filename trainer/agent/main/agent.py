@@ -315,7 +315,7 @@ class Agent:
         self._context.post(lambda: self._saves.set_metadata_up(up=up))
 
     def _plan_for_notice(self, notice: Notice, *, is_new: bool = False) -> None:
-        """Decide what to do about a notice. Runs in the loop."""
+        """Decide the reaction to a notice. Runs in the loop."""
         active, now = self._active_notices.add(notice), self._context.monotonic()
         if active is None or active.deadline is None:
             return

@@ -1,10 +1,10 @@
-"""Dead man's switch: the node ends itself when no control box is left to end it.
+"""Dead man's switch: the node ends itself when it has no contact to a control box.
 
 The control box regularly tells the agent how long this machine may run without it. The machine's
 expiry tag, which spot-reaper reads, ends at the same time: before spot-reaper ends the machine, the
 agent has saved, released and switched it off. A running program gets the whole time, because an
-outage of the box must cost nothing. A machine on which nothing runs gets a fraction of it, or the
-time for which its user wants to inspect a failure (`keep_on_failure`), whichever is longer.
+outage of the box must cost nothing. A machine on which nothing runs gets a fraction of it, or
+`keep_on_failure`, the time for a user to inspect a failure, whichever is longer.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ class Deadman:
         return self._fired
 
     def should_power_off(self, now: float, *, awaits_final: bool, failed: bool) -> bool:
-        """Whether nothing runs any more and no box is there to end the machine.
+        """Return whether nothing runs and no box is left to end the machine.
 
-        `awaits_final`: only the box can decide about what has ended here.
+        `awaits_final`: only the box can decide about the job, whose program has ended here.
         """
         if self._hold_until is None:
             self._hold_until = now + (self._keep_s if failed else 0.0)

@@ -1,4 +1,4 @@
-"""Fault drills: do on purpose what a real interruption does, once per drill."""
+"""Inject the fault of a drill, which acts like a real interruption, once per drill."""
 
 from __future__ import annotations
 

@@ -75,11 +75,11 @@ def _is_prepared(paths: AgentPaths) -> bool:
 
 
 def _end_generation(paths: AgentPaths, generation: int) -> None:
-    """Ask the generation's agent to stop, then kill what is left."""
+    """Ask the generation's agent to stop, then kill its remaining processes."""
     scripts = [Script(paths.memory / name, (), {}) for name in _SCRIPTS]
     agent = _agent_pid(paths)
     if agent:
-        data = {"reason": "this machine goes on in another generation"}
+        data = {"reason": "this machine continues in another generation"}
         line = Command(wire.STOP, generation, data).to_line()
         with suppress(OSError, WireError):
             send_command(paths.control_socket, line, REPLY_S)

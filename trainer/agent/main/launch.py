@@ -49,7 +49,7 @@ class LaunchError(NodeError):
 def run_detached(config: AgentConfig, environ: Mapping[str, str]) -> dict[str, Any]:
     """Start the agent unless it runs; returns when its sockets accept connections.
 
-    The result tells whether it was started now, and its process id. Raises LaunchError,
+    The result says whether it was started now, and has its process id. Raises LaunchError,
     FolderError.
     """
     paths = find_paths(environ, config.job_id, config.generation)

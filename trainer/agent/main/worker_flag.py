@@ -19,8 +19,8 @@ class WorkerFlag:
     """Builds the flag, and follows the program's own plan for a notice. Belongs to the agent's
     loop.
 
-    `planned`: the program plans its last save itself, so that ours is only the fallback. `mtbf_s`
-    comes from the control box.
+    `planned`: the program plans its last save itself, so the agent's plan is only the fallback.
+    `mtbf_s` comes from the control box.
     """
 
     def __init__(self, active_notices: ActiveNotices, desired: DesiredState) -> None:
@@ -63,7 +63,7 @@ class WorkerFlag:
 def describe_draining(
     notice: ActiveNotice, timing: StopTiming, now: float, *, snapshot: bool
 ) -> dict[str, Any]:
-    """Return the DRAINING data for a notice: what the agent does if the program has no plan."""
+    """Return the DRAINING data for a notice: the agent's plan, if the program has none."""
     wait_s = notice.latest_stop(timing, now) - now
     plan = stop_timing.describe_notice_plan(timing.engine, wait_s, snapshot=snapshot)
     deadline_s = None if notice.deadline is None else round(notice.deadline - now, 3)

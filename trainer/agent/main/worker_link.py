@@ -117,7 +117,7 @@ class WorkerLink:
         if isinstance(hello, dict):
             return hello
         if text:
-            self._listener.on_invalid_message(f"no hello but {text[:100]!r}")
+            self._listener.on_invalid_message(f"expected a hello, received {text[:100]!r}")
         return None
 
     def _dispatch(self, text: bytes) -> None:

@@ -214,7 +214,7 @@ def kill_with_descendants(pid: int) -> int:
 def find_script_process(path: Path) -> int:
     """Return the shell whose only argument is this file, the oldest of several, or 0.
 
-    This finds what a container engine started, of which we are not ancestor.
+    This finds processes that a container engine started, which are not the agent's descendants.
     """
     candidates = [
         (stat.started, pid)

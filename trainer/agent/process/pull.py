@@ -1,4 +1,4 @@
-"""`spot-node pull`: bring a container image to the machine.
+"""`spot-node pull`: pull a container image to the machine.
 
 A script supervisor runs it, so that it continues without an agent. It reads one file and writes
 another. An image that the machine has is not pulled. A permanent refusal by the registry (no such

@@ -196,7 +196,8 @@ class Script:
         return pids.supervisor.pid
 
     def _kill_in_container(self, pids: ScriptPids) -> int:
-        """Kill the script in the container and what it left to the container's first process.
+        """Kill the script in the container, and its orphans that the container's first process
+        adopted.
 
         Processes that were there before the script are left alone.
         """
@@ -217,8 +218,8 @@ class Script:
         return None if identity is None else Process(*identity)
 
     def _end_orphans(self) -> ScriptState:
-        """Kill what is left of a script whose supervisor is gone, as nobody records its output or
-        exit."""
+        """Kill the remaining processes of a script whose supervisor is gone, because its output and
+        exit are no longer recorded."""
         if read_exit(self._state) is None:
             self.kill()
         return ScriptState.ENDED

@@ -43,7 +43,7 @@ def grant_access(home: Path, user: str, public_key: str) -> None:
 
 
 def revoke_access(home: Path, user: str, environ: Mapping[str, str]) -> int:
-    """Remove the keys of `user` and end every login but our own; returns how many were ended.
+    """Remove the keys of `user` and end every login except spotd's own; returns their number.
 
     It is not known which login used which key. Users who still may log in again, and the daemon
     does so by itself. Raises SshAccessError.

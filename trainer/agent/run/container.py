@@ -1,6 +1,6 @@
 """The container in which a job's `setup` and `run` are executed, if the job names an image.
 
-Each attempt has one container, used through `exec`: whatever `setup` installed is there for `run`.
+Each attempt has one container, used through `exec`: `run` finds everything that `setup` installed.
 Nothing is committed, which would take minutes for a large image, and the next attempt is on another
 machine anyway. Three supervised processes belong to it: one pulls the image, one holds the
 container (its first process ends when its stdin does, so that no container outlives its holder),
@@ -127,7 +127,7 @@ class Container:
 
     @property
     def started(self) -> bool:
-        """Whether an agent has started to bring the image here."""
+        """Whether an agent has started to pull the image."""
         return self._pull.state is not ScriptState.ABSENT
 
     @property
@@ -340,7 +340,7 @@ class Container:
         self._hold.kill()
 
     def remove(self) -> None:
-        """Have the engine remove the container, if it was made. This goes on when the agent
+        """Let the engine remove the container, if it was made. This continues when the agent
         ends."""
         self._pull.kill()
         self._forget_login()

@@ -16,7 +16,7 @@ def interpret_exit(
     """Return the exit code to report, and a warning or "".
 
     `workers`: exit codes that the training processes announced. `final`: the job's success is in
-    HEAD. `released`: so is the release. `stopped`: the program was asked to stop.
+    HEAD. `released`: its release is in HEAD. `stopped`: the program was asked to stop.
     """
     codes = {code, *workers}
     if final:

@@ -157,7 +157,7 @@ class Authority:
             self._start("directory", self._directory.run)
 
     def start_final(self) -> None:
-        """Commit the final manifest, which records the job's success and names what it left."""
+        """Commit the final manifest, which records the job's success and names its outputs."""
 
         def commit() -> None:
             if self._directory is not None:
@@ -171,7 +171,7 @@ class Authority:
         self._start("final", commit)
 
     def start_last_save(self) -> None:
-        """Save what a program that failed has left in its folder."""
+        """Save the files that a failed program left in its folder."""
 
         give_up_s = self.monotonic() + LAST_SAVE_S
 
@@ -187,7 +187,7 @@ class Authority:
         self._start("save", save)
 
     def start_release(self, *, clean: bool = True) -> None:
-        """Record in HEAD that this generation writes no more; rank 0 does it for the gang.
+        """Record in HEAD that this generation has stopped writing; rank 0 does it for the gang.
 
         `clean` says that the program ended by itself, and so left no file half-written.
         """
@@ -206,7 +206,7 @@ class Authority:
         self._start("release", release)
 
     def _final_manifest(self, head: Head) -> Manifest:
-        """The manifest of the job's success, with the content of what it finished with."""
+        """Return the manifest of the job's success, with the content of its last checkpoint."""
         streams, state = self._directory.final_content() if self._directory else ((), {})
         return Manifest(
             job=self.config.job_id,

@@ -1,9 +1,9 @@
 """The wheel of `spotd_hook` for a job's own environment, named by `SPOTD_HOOK`.
 
-The program finds the module on its Python path without it. An interpreter that ignores
-PYTHONPATH, or an environment that is made for a container, takes it by
-`pip install "$SPOTD_HOOK"`; nothing is fetched for it from a registry. The wheel is made on the
-machine, from what the box has sent, and its version is its content.
+Most programs find the module on their Python path without it. An interpreter that ignores
+PYTHONPATH, or an environment in a container, installs it with `pip install "$SPOTD_HOOK"`; nothing
+is fetched from a package index. The wheel is made on the machine, from the files that the box has
+sent, and its version is derived from its content.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Upload what a program leaves on this machine, after it has ended and before the machine goes."""
+"""Upload the files that a program leaves on this machine, before the machine is terminated."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class _EndedError(Exception):
 class OutputsCollector:
     """Uploads the outputs of one generation. `start` returns at once; `done` comes by `post`.
 
-    `deadline` of `start` tells at any time when the upload must end, on the monotonic clock: None
-    as long as it need not.
+    `deadline` of `start` returns at any time when the upload must end, on the monotonic clock, or
+    None for no limit.
     """
 
     def __init__(self, context: AgentContext, *, is_done: bool) -> None:
@@ -52,7 +52,7 @@ class OutputsCollector:
     ) -> None:
         """Upload in a thread; `done` receives whether everything that can be stored is stored.
 
-        `finished` says that the program ended with success: then the machine is worth waiting for.
+        `finished` says that the program ended with success: then the machine waits for the upload.
         """
         monotonic = self._context.monotonic
 

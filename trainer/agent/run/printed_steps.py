@@ -1,4 +1,4 @@
-"""Find the numbers of steps in what a program prints."""
+"""Find the numbers of steps in a program's output."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ _PATTERN = re.compile(f"{_NUMBERED}|{_BAR}", re.IGNORECASE)
 class PrintedStepsParser:
     """Receives a program's output in order, and follows the series of numbers in it. Sans I/O.
 
-    A series that starts over while the program runs, such as the steps of each epoch, tells
-    nothing, and is left out.
+    A series that starts over while the program runs, such as the steps of each epoch, is no
+    evidence, and is left out.
     """
 
     def __init__(self) -> None:
@@ -120,7 +120,7 @@ class PrintedStepsWatch:
         self._is_anew = False
 
     def poll(self) -> None:
-        """Read what is new, if it is time for that."""
+        """Read new output, if a read is due."""
         now_s = self._monotonic()
         if now_s < self._read_at_s:
             return
@@ -164,8 +164,8 @@ class PrintedStepsWatch:
         key = main_series(self._before)
         word, first, last = key.partition("/")[0], printed[key].first, self._before[key].last
         text = (
-            f"the program has begun anew: it prints {word} {first:g}, and an earlier machine had "
-            f"reached {last:g}"
+            f"the program has started from the beginning: it prints {word} {first:g}, and an "
+            f"earlier machine reached {last:g}"
         )
         data = {"text": text, "verdict": NOT_RESUMED, "about": {"first": first, "before": last}}
         self._report(wire.WARNING, data)

@@ -1,4 +1,4 @@
-"""When to ask the program to save: on request, and more often while the metadata service is down.
+"""Times to ask the program to save: on request, and more often while the metadata service is down.
 
 Without the metadata service a preemption comes without a notice and loses everything since the last
 save.

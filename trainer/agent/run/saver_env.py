@@ -40,13 +40,13 @@ class Interpreter:
 
 
 class _UnfitError(Exception):
-    """No environment can be built; the message tells why."""
+    """No environment can be built; the message has the reason."""
 
 
 def ensure_saver_env(home: Path, digest: str) -> str:
     """Build the environment if needed; returns the error, or "".
 
-    After an error the job continues with what the machine has.
+    After an error the job continues with the machine's own packages.
     """
     if not digest or find_python(home, "s3:"):
         return ""

@@ -1,8 +1,8 @@
 """One node's part of a generation, from the packages to the exit code.
 
-setup -> (our engine: the program claims HEAD itself | any script: we claim) -> run -> (any script:
-final manifest or release) -> exited. The outputs are uploaded before the success of a script is
-recorded, and after everything else. A restarted agent can continue at every step.
+setup -> (spotd's engine: the program claims HEAD itself | any script: the agent claims) -> run ->
+(any script: final manifest or release) -> exited. The outputs are uploaded before the success of a
+script is recorded, and after everything else. A restarted agent can continue at every step.
 """
 
 from __future__ import annotations
@@ -273,8 +273,8 @@ class Training:
             self._collect_last_messages()
 
     def _collect_last_messages(self) -> None:
-        """Wait for the program's last messages before its exit is processed: they tell what it
-        means."""
+        """Wait for the program's last messages before its exit is processed: they explain the
+        exit."""
         now = self._context.monotonic()
         if not self._script_ended:
             self.on_script_exit(self._run.exit.code)
@@ -428,7 +428,7 @@ class Training:
                 self._leave(code, script_exit)
 
     def _left_files(self) -> str:
-        """Return what the script wrote on this machine, of which the store has nothing."""
+        """Return the files that the script wrote on this machine, none of which is stored."""
         since_ns = self._started_ns()
         return describe_left_files(self._context.paths.workdir, since_ns=since_ns)
 
@@ -574,7 +574,7 @@ class Training:
         return self._run.signal_workers(number, only_if_caught=only_if_caught)
 
     def end_unfit(self, verdict: HealthVerdict) -> None:
-        """End everything on this machine, which is unfit."""
+        """End everything on this machine, because it is unfit."""
         self.kill()
         self._exited(verdict.code, ScriptExit(verdict.code, verdict.text, 0.0, verdict.text))
 

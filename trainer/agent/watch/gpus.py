@@ -2,7 +2,7 @@
 
 The kernel's messages report a failure at once (see kernel.py), if they can be read. This slow check
 finds what they do not report. A field that the installed driver does not know is left out of the
-next query. For a lost GPU, which nvidia-smi still lists, it prints a line of its own and bracketed
+next query. For a lost GPU, which nvidia-smi still lists, it prints a separate line and bracketed
 values.
 """
 
@@ -156,7 +156,7 @@ class GpuMonitor:
         if "none" in self._reported:
             return []
         self._reported.add("none")
-        return [Finding(Grade.NOTED, f"nvidia-smi shows no GPU any more: {report.message}")]
+        return [Finding(Grade.NOTED, f"nvidia-smi no longer shows a GPU: {report.message}")]
 
     def _noteworthy(self, gpu: Gpu) -> list[Finding]:
         conditions = {

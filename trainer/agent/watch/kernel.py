@@ -2,8 +2,8 @@
 
 Their meaning is in NVIDIA's Xid catalog (docs.nvidia.com/deploy/xid-errors, read 2026-11). Its
 immediate action is a GPU reset for 64, 95, 119 and 120, and a restart of the machine for 79. The
-pages on 48 and 74 end in draining the machine. 94 is a memory error contained to one program, which
-is to be restarted. On a rented machine, a reset or restart means another machine. Others have no
+pages on 48 and 74 advise to drain the machine. 94 is a memory error contained to one program, which
+has to be restarted. On a rented machine, a reset or restart means another machine. Others have no
 consequence here: 13, 31 and 43 are usually the program's own fault, and 63 is a repair.
 """
 
@@ -39,8 +39,8 @@ POLL_S = 1.0
 class Grade(Enum):
     """The severity."""
 
-    FATAL = "the machine is to be given up"
-    CONTAINED = "the program dies of it, and may begin again once"
+    FATAL = "the machine is given up"
+    CONTAINED = "the program dies of it, and is restarted once"
     NOTED = "for people to know"
 
 

@@ -1,7 +1,7 @@
 """Check a program's reported losses, whichever engine saves it.
 
-* **nan**: NON_FINITE_RUN losses in a row are not finite, after some were. A program with our engine
-  handles this itself (trainer.reference.numbers); any other trains on for nothing.
+* **nan**: NON_FINITE_RUN losses in a row are not finite, after some were. A program with spotd's
+  engine handles this itself (trainer.reference.numbers); any other continues uselessly.
 * **nan_after_resume**: none of the first losses after a resume is finite, so the checkpoint is
   probably broken.
 * **loss_spike**: the median of the last RECENT losses exceeds SPIKE times the median of the

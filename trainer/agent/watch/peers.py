@@ -1,7 +1,7 @@
 """Warn when the ranks of a gang wait for each other and will soon give up.
 
 torch gives up by its own clock, after the job file's `spotd.peer_timeout`: torchrun waiting for the
-agents of other machines, or a rank waiting in a collective. It does not show which peer it waits
+agents of other machines, or a rank waiting in a collective. It does not show the peer it waits
 for. The visible sign is that a program that reports steps makes none; silence is measured as in
 `hang_detector`.
 """

@@ -155,7 +155,7 @@ class AgentClient:
                     sock.setblocking(False)
                     self._exchange(sock)
             except OSError as error:
-                self._warn_once(f"no agent at {self._path}: {error}; training goes on")
+                self._warn_once(f"no agent at {self._path}: {error}; training continues")
             if self._done():
                 return
             self._wait_before_reconnect()

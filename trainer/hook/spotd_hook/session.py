@@ -150,7 +150,7 @@ class Session:
         if self.ranks.rank or (program.checkpointer is None and not program.managed):
             return
         where = "" if program.managed else f"; checkpoints are in {program.job.store_url}"
-        message = f"goes on after step {self.step}" if self.step else "begins"
+        message = f"continues after step {self.step}" if self.step else "begins"
         if self._ended:
             message = f"ended at step {self.step}; its results are restored"
         if resumed is not None and resumed.weights is not None:
@@ -461,6 +461,7 @@ def rank_state_of(
     if any_ranks:
         return saved[0]
     raise ValueError(
-        f"the checkpoint of step {step} was saved by {len(saved)} ranks, and here are {size}: "
-        "start as many, or a new job; any_ranks=True says that your program keeps its batch"
+        f"the checkpoint of step {step} was saved by {len(saved)} ranks, but there are {size} "
+        "here: start as many, or a new job; any_ranks=True declares that your program keeps its "
+        "batch"
     )

@@ -69,7 +69,7 @@ def _flatten(value: Any, name: str, tensors: Tensors) -> Any:
         return _flatten_array(value, name, tensors)
     raise StateError(
         f"{name} is of type {type(value).__name__}, which cannot be saved: a state has tensors, "
-        "numbers, texts, lists, tuples, dictionaries, bytes and NumPy arrays. Leave it out of "
+        "numbers, strings, lists, tuples, dictionaries, bytes and NumPy arrays. Leave it out of "
         "state_dict(), or give it as one of these"
     )
 

@@ -141,7 +141,7 @@ def pin(memory: memoryview, warn: Callable[[str], None]) -> Callable[[], None]:
     if error_text:
         warn(
             f"{len(memory) / 1e9:.1f} GB of memory for snapshots cannot be pinned ({error_text}): "
-            "copies from the GPU are slower, and hold up the thread that asks for them"
+            "copies from the GPU are slower, and block the thread that requests them"
         )
         return lambda: None
 

@@ -59,7 +59,7 @@ def match_weights(
         )
         raise ValueError(
             f"the imported weights do not fit {name}: {text}. Build the model that they are of, or "
-            "import anew: `spotctl ckpt import --only PREFIX` takes a part, and cuts PREFIX off"
+            "import again: `spotctl ckpt import --only PREFIX` takes a part, and cuts PREFIX off"
         )
     return model_state | matched
 

@@ -74,7 +74,7 @@ def test_what_failed_is_told_and_a_failure_after_a_while(rig: Rig) -> None:
     ("state", "text"),
     [
         (("hooks.slack.com cannot be reached: timed out", False), "cannot be reached: timed out"),
-        (("", True), "out of use"),
+        (("", True), "disabled"),
     ],
 )
 def test_a_route_that_takes_nothing_is_a_failure(

@@ -112,6 +112,6 @@ def test_a_quota_that_is_there_by_now_is_used_at_once(rig: Rig) -> None:
     asked(rig)
     assert len(rig.store.market.load(at_us).refusals) == 1, "as it was"
     rig.findings["aws"] = [quota(P5)]
-    assert asked(rig)["checks"][-1]["text"] == f"there is one by now: {SPOT.key} is tried again"
+    assert asked(rig)["checks"][-1]["text"] == f"there is quota now: {SPOT.key} is tried again"
     assert rig.store.market.load(at_us).refusals == ()
     assert [check["text"] for check in asked(rig)["checks"] if "by now" in check["text"]] == []

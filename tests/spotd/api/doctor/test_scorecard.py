@@ -43,14 +43,14 @@ def test_checkpoints_that_are_late(rig: Rig) -> None:
     rig.clock.go_on(24 * 3600)
     late = score(rig)["checkpoints"]
     assert (late.good, late.try_) == (False, "spotctl why gpt")
-    assert late.text == "0 of 1 jobs that train have one of late"
+    assert late.text == "0 of 1 jobs that train have a recent one"
 
 
 def test_spot_that_is_no_cheaper(rig: Rig) -> None:
     rig.launch(rig.submit(ago_s=4000), OFFERS[1], ago_s=3600)
     assert score(rig)["spot"].good is False
     rig.launch(rig.submit("b", ago_s=4000), SPOT, ago_s=3600)
-    assert score(rig)["spot"].text.startswith("31.9 % below the price on demand")
+    assert score(rig)["spot"].text.startswith("31.9 % below on-demand prices")
 
 
 def test_what_each_job_may_cost(rig: Rig) -> None:

@@ -299,7 +299,7 @@ def test_a_viewer_is_told_by_spotctl(rig: Rig) -> None:
     rig.submit()
     client = PathClient(door(rig, groups("spotd")).socket)
     assert client.get("/v1/jobs")["total"] == 1
-    with pytest.raises(UserError, match="may look but not change") as caught:
+    with pytest.raises(UserError, match="may read but not change") as caught:
         client.post("/v1/jobs/gpt/cancel")
     assert caught.value.exit_code is ExitCode.AUTH
 

@@ -81,7 +81,7 @@ def test_what_a_gb_costs_that_leaves(client: PathClient) -> None:
 def test_what_is_not_to_be_had_says_why(rig: Rig, client: PathClient) -> None:
     rig.store.market.record_provider("aws", "the key has expired", rig.clock.now_us())
     items = {item["key"]: item["excluded"] for item in client.get("/v1/offers")["items"]}
-    assert items[SPOT.key] == "aws is out of use: the key has expired"
+    assert items[SPOT.key] == "aws cannot be used: the key has expired"
     assert items[OFFERS[2].key] == "", "of another cloud"
 
 

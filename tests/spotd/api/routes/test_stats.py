@@ -65,7 +65,7 @@ def test_what_guides_say_is_beside_it_and_changes_nothing(rig: Rig) -> None:
 
 @pytest.mark.req("MON-02", "MON-04")
 def test_beside_what_was_believed_and_resumes(rig: Rig) -> None:
-    """One preemption on AWS, where one each 4 h was believed; the job went on in the other cloud,
+    """One preemption on AWS, where one each 4 h was believed; the job continued in the other cloud,
     and the one that crashed had nothing to go on with."""
     story(rig)
     crash(rig)

@@ -96,7 +96,7 @@ def test_refusals_of_people_without_an_account_are_counted_apart(rig: Rig) -> No
     for name in ("eve@example.org", "viola@example.org"):
         client = Client(rig.socket, person=Person(name, role="viewer"))
         for _ in range(ONE_BY_ONE + 1):
-            with pytest.raises(UserError, match="may look but not change"):
+            with pytest.raises(UserError, match="may read but not change"):
                 client.call(routes.CANCEL_JOB(job="gpt"))
     users = [row.user for row in rig.store.audit.rows(0) if row.action == "cancel"]
     assert users.count("eve@example.org") == users.count("viola@example.org") == ONE_BY_ONE
@@ -123,7 +123,7 @@ def test_a_role_limits_an_account_and_gives_a_right_to_nobody_else() -> None:
     assert allowed(peer_of(Person("eve", role="admin"))) == ["read", "change"]
     assert allowed(peer_of(Person("root", role="viewer"))) == ["read"], "no account is meant"
     assert allowed(NOBODY) == []
-    with pytest.raises(ApiError, match="no user of the daemon's box any more"):
+    with pytest.raises(ApiError, match="no longer a user of the daemon's box"):
         Permissions().check(peer_of(Person("nobody-here", True)), Permission.READ)
 
 

@@ -29,7 +29,7 @@ def test_soft_delete_is_told_with_its_dollars() -> None:
     assert "turn off soft delete and versioning" in found.try_
     many = check_bucket("gs://b/runs", WEEK, [SAVING, replace(SAVING, job="bert")])
     assert "4.03e+03 GB of 2 jobs" in many.text
-    assert "each checkpoint that retention takes away" in check_bucket("gs://b", WEEK, []).text
+    assert "each checkpoint that retention deletes" in check_bucket("gs://b", WEEK, []).text
 
 
 def test_versions_are_told_and_a_bucket_without_either_says_what_it_costs() -> None:

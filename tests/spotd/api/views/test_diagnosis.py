@@ -23,7 +23,7 @@ def test_why_has_the_newest_of_each_verdict_with_its_stacks(
     assert (spike["kind"], spike["times"], spike["stacks"]) == ("loss_spike", 1, [])
     assert (hung["kind"], hung["times"], hung["title"]) == ("hung", 2, "training hangs")
     assert hung["seen"].startswith("training hangs: no step for 130 s")
-    assert hung["does"].startswith("the program begins again on this machine")
+    assert hung["does"].startswith("the program is restarted on this machine")
     assert "the stacks below" in hung["attempt"]
     assert [stack["rank"] for stack in hung["stacks"]] == [0, 1]
     assert "wait_for_shard" in hung["stacks"][1]["text"]

@@ -31,7 +31,7 @@ def left(reason: LeaveReason, text: str, **fields: Any) -> Node:
 FAILED: dict[str, Any] = {**RAN, "outcome": Outcome.FAILED}
 # name: (job, the nodes that it has or had, the first line)
 STATES: dict[str, tuple[Job, list[Node], str]] = {
-    "new": (job(), [], "asking for aws/aws-1/aws-1a"),
+    "new": (job(), [], "requesting aws/aws-1/aws-1a"),
     "launching": (job(generation=1), [node()], "waiting for a machine to come up"),
     "launching, and the call fails": (
         job(generation=1),
@@ -163,7 +163,7 @@ STATES: dict[str, tuple[Job, list[Node], str]] = {
                 launch_error="InsufficientInstanceCapacity",
             )
         ],
-        "the cloud refused a machine: InsufficientInstanceCapacity; asking for",
+        "the cloud refused a machine: InsufficientInstanceCapacity; requesting",
     ),
     "preempted": (
         job(**{**RAN, "generation": 2}),
@@ -173,7 +173,7 @@ STATES: dict[str, tuple[Job, list[Node], str]] = {
     "a notice": (
         job(**RAN),
         [node(NodeState.RUNNING, notices=(notice(),))],
-        "node g1 in aws/aws-1a is being taken away, 120 s left",
+        "node g1 in aws/aws-1a is being preempted, 120 s left",
     ),
     "it exited 0, and HEAD is not read": (
         job(**RAN),

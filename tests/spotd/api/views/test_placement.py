@@ -117,10 +117,10 @@ def test_a_job_that_may_stand_nowhere_is_refused(sold: Rig, client: PathClient) 
     with pytest.raises(UserError) as caught:
         client.post("/v1/jobs", body("  residency: [EU, CH]\n"))
     assert "all 4 offers that fit are out of place" in caught.value.text
-    assert "4 because it stands in US, outside its residency" in caught.value.text
+    assert "4 because it is in US, outside the job's residency" in caught.value.text
     assert sold.store.jobs.rows() == []
     found = plan(client, "  residency: EU\n")
-    assert found["left_out"] == [{"count": 4, "why": "it stands in US, outside its residency"}]
+    assert found["left_out"] == [{"count": 4, "why": "it is in US, outside the job's residency"}]
     assert found["fitting"] == 0
     assert plan(client, "  residency: US\n")["left_out"] == []
 

@@ -57,7 +57,7 @@ def told(rig: Rig, text: str) -> list[tuple[str, str]]:
     rows = [(row["copy"], row["refused"]) for row in why["ahead"]]
     assert rows == [(row["copy"], row["refused"]) for row in plan["ahead"]]
     assert [text.partition(": ")[2] for text in plan["warnings"] if "stage_ahead" in text] == [
-        f"data set corpus is not brought ahead to {copy}: {refused}"
+        f"data set corpus is not copied ahead to {copy}: {refused}"
         for copy, refused in rows
         if refused
     ]

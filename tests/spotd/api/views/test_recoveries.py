@@ -1,4 +1,4 @@
-"""What each hand-over took, part by part, and the steps that it cost."""
+"""Duration of each hand-over, part by part, and the steps that it cost."""
 
 from __future__ import annotations
 

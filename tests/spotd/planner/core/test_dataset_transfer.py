@@ -82,12 +82,12 @@ def test_what_is_no_data_set_or_not_declared_is_not_known() -> None:
         (
             replace(DATA, max_microusd=1_000_000),
             AWAY,
-            "3,000 GB of data set corpus would cost $270.00",
+            "copying 3,000 GB of data set corpus there would cost $270.00",
         ),
         (replace(DATA, max_microusd=1_000_000, missing=COPY), FAR, "above its max_usd"),
         (replace(DATA, max_microusd=1_000_000), FAR, ""),  # it may be there: nobody could look
         (replace(DATA, max_microusd=1_000_000, staged=COPY), FAR, ""),
-        (DATA, WEST, "is on no list (usd_per_gb)"),
+        (DATA, WEST, "is not listed; set usd_per_gb"),
         (replace(DATA, microusd_per_gb=20_000), WEST, ""),
     ],
 )
@@ -102,7 +102,7 @@ def test_where_a_machine_would_end_for_it_none_is_rented(
         assert row.code == FREIGHT
         assert asks(sold) == NEAR
         other = replace(row, code="CapacityError")
-        assert "1 that its data is too far from" in by_reason([row, other])
+        assert "1 too far from its data" in by_reason([row, other])
 
 
 @pytest.mark.parametrize("steered", [True, False])

@@ -90,7 +90,7 @@ def test_its_cloud_is_asked_now_and_then_how_far_it_is() -> None:
     assert needed(asked, NOW + int(ASK_S * S)) is EffectKind.IMAGE
     _, plan = after(asked)
     assert plan.wake_at_us == NOW + int(ASK_S * S)
-    assert plan.reason == "setup is done on node g1 in aws/aws-1a: its image is made"
+    assert plan.reason == "setup is done on node g1 in aws/aws-1a: its image is created"
 
 
 def test_a_call_in_flight_is_not_made_again() -> None:
@@ -161,12 +161,12 @@ def test_one_that_is_not_done_is() -> None:
 def test_the_image_is_the_success_and_its_machine_goes_at_once() -> None:
     after_, plan = after(cleaned(imaged_at_us=NOW))
     assert after_.job.outcome is Outcome.SUCCEEDED
-    assert after_.job.outcome_text == "image torch is there, in aws/aws-1"
+    assert after_.job.outcome_text == "image torch is available in aws/aws-1"
     [node] = after_.nodes
     assert (node.state, node.departure.leave_reason) == (NodeState.TERMINATING, LeaveReason.DONE)
     assert after_.job.finished_at_us == NOW
     [event] = [event for event in plan.events if event.kind == "succeeded"]
-    assert event.text == "train: image torch is there, in aws/aws-1"
+    assert event.text == "train: image torch is available in aws/aws-1"
     assert (event.alert, event.node_id) == (True, node.id)
 
 
@@ -209,7 +209,7 @@ def test_a_cleaning_whose_outcome_is_not_known_is_tried_again_and_then_ends_the_
     assert before.job.stop_text == ""
     after_, _ = after(failing(done(), CLEAN_TRIES))
     assert after_.job.stop_text.startswith(
-        "bake failed: whether its disk was cleaned is not known, and a machine that was cleaned "
+        "bake failed: it is not known whether its disk was cleaned, because a cleaned machine "
     )
     assert "(SshAuthRefusedError); bake it again" in after_.job.stop_text
     assert after_.nodes[0].state is NodeState.TERMINATING
@@ -238,7 +238,7 @@ def test_a_cloud_that_does_not_answer_is_waited_for_a_while(
     after_, _ = settle(baking(node), known)
     assert bool(after_.job.stop_text) is ends
     if ends:
-        assert "aws did not say how far it is: SshAuthRefusedError" in after_.job.stop_text
+        assert "aws did not report its progress: SshAuthRefusedError" in after_.job.stop_text
 
 
 def test_one_that_takes_for_ever_is_given_up() -> None:
@@ -246,7 +246,7 @@ def test_one_that_takes_for_ever_is_given_up() -> None:
     long = cleaned(cleaned_at_us=NOW - int(MAKING_S * S), **asked)
     assert after(long)[0].job.stop_text == ""
     after_, _ = after(changed(long, cleaned_at_us=long.bake.cleaned_at_us - 1))
-    assert after_.job.stop_text == "bake failed: the image was not there after 3 h"
+    assert after_.job.stop_text == "bake failed: the image was not available after 3 h"
 
 
 def test_a_machine_that_is_taken_away_in_the_middle_is_replaced() -> None:
@@ -339,4 +339,4 @@ def test_other_images_are_no_baked_ones(image_id: str) -> None:
     assert baked_of(image_id) == ""
     after_, plan = settle(View(job(spec=spec(image_id=image_id)), (), ()), market(images=IMAGES))
     assert after_.nodes[0].startup.image_id == ""
-    assert plan.events[-1].text == "asked for aws/aws-1/aws-1a/8xh100/spot at $10.00/h"
+    assert plan.events[-1].text == "requested aws/aws-1/aws-1a/8xh100/spot at $10.00/h"

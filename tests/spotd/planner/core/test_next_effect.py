@@ -82,7 +82,7 @@ def minutes_ago(count: float) -> int:
         (R, {"exit_code": 0, "exited_at_us": NOW}, K.READ_HEAD),
         (D, {"leave_reason": CANCELLED}, K.DRAIN),
         (D, {"leave_reason": CANCELLED, "told_drain_at_us": NOW}, None),
-        (D, {"leave_reason": PREEMPTED}, None),  # it trains on until its replacement is ready
+        (D, {"leave_reason": PREEMPTED}, None),  # it keeps training until its replacement is ready
         (D, {"leave_reason": CANCELLED, "released_at_us": NOW}, None),
         (D, {"leave_reason": CANCELLED, "exit_code": 75}, None),
         (D, {"leave_reason": CANCELLED, "exit_code": 0, "exited_at_us": NOW}, K.READ_HEAD),

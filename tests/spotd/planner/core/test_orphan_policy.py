@@ -25,7 +25,7 @@ STRAY = Orphan("i-1", "d0", known=True, since_us=OLD, launched_at_us=NOW - 3600 
 STRANGER = replace(STRAY, known=False)
 TAGGED = "its tag says that it belongs to"
 COPY = (
-    "the record knows generation {} of job j1, but never asked for this machine: another spotd may "
+    "the record knows generation {} of job j1, but never requested this machine: another spotd may "
     "use a copy of this database"
 )
 OLDER = (

@@ -68,7 +68,7 @@ def test_what_comes_last_is_named() -> None:
     taken = (*REFUSALS, preempted(300.0, 2, zone="gcp-1a"))
     last = "after 3 preemptions within an hour: spot of aws, gcp last"
     assert asked_for(again(3), market(refusals=taken)) == [
-        f"asked for {OFFERS[3].key} at $13.00/h ({last})"
+        f"requested {OFFERS[3].key} at $13.00/h ({last})"
     ]
 
 
@@ -76,7 +76,7 @@ def test_what_was_lost_without_a_notice_was_not_preempted() -> None:
     before = again(3)
     lost = changed(before.nodes[0], leave_reason=LeaveReason.LOST)
     assert asked_for(replace(before, nodes=(lost,)), market(refusals=REFUSALS[:2])) == [
-        f"asked for {OTHER_ZONE.key} at $11.00/h"
+        f"requested {OTHER_ZONE.key} at $11.00/h"
     ]
 
 
@@ -88,7 +88,7 @@ def test_a_preemption_that_an_attempt_was_opened_for_counts_once() -> None:
     job = replace(before.job, spec=spec(candidates=2))
     both = replace(before, nodes=(old, coming), job=job)
     assert asked_for(both, market(refusals=REFUSALS[:2])) == [
-        f"asked for {OTHER_ZONE.key} at $11.00/h"
+        f"requested {OTHER_ZONE.key} at $11.00/h"
     ]
 
 

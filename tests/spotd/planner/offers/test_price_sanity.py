@@ -98,7 +98,7 @@ def test_no_price_flatters(price: int, listed: int) -> None:
 def test_nothing_is_launched_at_a_doubted_price() -> None:
     (doubted,), _ = believed([told(500, 40)])
     rows = rank(spec(), market(offers=(doubted, offer("gcp-1a", 30))), NOW)
-    assert [row.excluded for row in rows] == ["", "its price is not to be believed"]
+    assert [row.excluded for row in rows] == ["", "its price is implausible"]
 
 
 def test_an_old_price_counts_as_the_on_demand_one() -> None:

@@ -47,8 +47,8 @@ def test_residency_is_where_a_machine_stands(residency: tuple[str, ...], free: l
     out = {row.offer.region: row for row in rows if row.excluded}
     assert {row.code for row in out.values()} <= {RESIDENCE}
     if residency == ("DE", "FR"):
-        assert out[ZURICH].excluded == "it stands in CH, outside its residency"
-        assert out["moon-1"].excluded.startswith("nobody knows in which country moon-1 stands")
+        assert out[ZURICH].excluded == "it is in CH, outside the job's residency"
+        assert out["moon-1"].excluded.startswith("the country of moon-1 is not known")
         assert out[ZURICH].until_us == 0
 
 
@@ -58,15 +58,14 @@ def test_a_region_in_the_eu_is_run_by_an_american_company_all_the_same() -> None
         spec(preferences=Preferences(residency=("DE",), not_operated_from=("US",))), world(), NOW
     )
     told = {one.offer.region: one.excluded for one in row}
-    assert told[FRANKFURT] == "who runs it is at home in US (not_operated_from)"
+    assert told[FRANKFURT] == "its operator is based in US (not_operated_from)"
 
 
 def test_who_runs_a_cloud_and_is_not_known_may_not() -> None:
     preferences = Preferences(not_operated_from=("US",))
     other = offer("zz-1a", provider="zz", cloud="zz")
-    assert "nobody knows where who runs zz" in out_of_place(
-        spec(preferences=preferences), other, world()
-    )
+    unknown = out_of_place(spec(preferences=preferences), other, world())
+    assert "the home country of the operator of zz" in unknown
     known = market((other,), operators={"zz": "DE"})
     assert out_of_place(spec(preferences=preferences), other, known) == ""
 

@@ -204,11 +204,11 @@ def test_a_preferred_alternative_that_is_cooling_gives_way() -> None:
         (
             {"disabled": {"aws": "the key expired"}},
             (),
-            "aws is out of use: the key expired",
+            "aws cannot be used: the key expired",
             0,
             "Disabled",
         ),
-        ({}, (OFFERS[0].key,), "being taken away, or already asked for", 0, "Taken"),
+        ({}, (OFFERS[0].key,), "being preempted, or already requested", 0, "Taken"),
         (
             {"offers": (offer(ends_at_us=NOW + 600 * S),)},
             (),
@@ -219,7 +219,7 @@ def test_a_preferred_alternative_that_is_cooling_gives_way() -> None:
         (
             {"offers": (replace(OFFERS[0], price_source=DOUBTED),)},
             (),
-            "its price is not to be believed",
+            "its price is implausible",
             0,
             "doubted",
         ),

@@ -86,7 +86,7 @@ def test_who_is_behind_leaves_it_to_those_ahead(other: WaitingRequest) -> None:
     assert not after.nodes
     assert after.job.offers_at_us == NOW, "it is the next, and ready"
     assert plan.wake_at_us == NOW + AGAIN_US
-    does = "asks for it now" if other.keys else "asks first"
+    does = "requests it now" if other.keys else "requests first"
     assert f"hi (priority {other.turn.priority}) {does}, ahead by " in plan.reason
 
 
@@ -94,7 +94,7 @@ def test_who_has_just_come_is_behind_those_who_wait() -> None:
     """Whatever their projects used."""
     after, plan = settle(waits(), sold(asker("hi", 100, used_microusd=(5, 5), created_at_us=NOW)))
     assert not after.nodes
-    assert "hi (priority 100) asks first, ahead by the time that it has waited" in plan.reason
+    assert "hi (priority 100) requests first, ahead by the time that it has waited" in plan.reason
 
 
 def test_what_did_not_boot_is_scarce_as_well() -> None:
@@ -209,7 +209,7 @@ def test_a_job_takes_the_next_best_only_after_it_was_patient() -> None:
     fresh = waits(waiting_since_us=0, offers_at_us=0)
     after, plan = settle(fresh, both)
     assert (after.nodes, after.job.offers_at_us) == ((), NOW)
-    assert "hi (priority 900) asks first, ahead by priority (this one has 100)" in plan.reason
+    assert "hi (priority 900) requests first, ahead by priority (this one has 100)" in plan.reason
     assert asked(both, waits(waiting_since_us=NOW - PATIENCE_US + 1)) == []
     assert asked(both, waits(waiting_since_us=NOW - PATIENCE_US)) == ["gcp-1a"]
 

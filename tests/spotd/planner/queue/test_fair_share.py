@@ -131,14 +131,14 @@ ROOM: dict[str, tuple[Limits, int, QueueSnapshot, QueueEntry, str]] = {
         2,
         line(turn("x", used_microusd=(0, 0))),
         turn("me", used_microusd=(USD, 0)),
-        "ahead by fair share: its project used $0.00 of late, this one's $1.00",
+        "ahead by fair share: its project used $0.00 recently, this one's $1.00",
     ),
     "kept for one whose user used less": (
         Limits(3),
         2,
         line(turn("x", used_microusd=(5, 0))),
         turn("me", used_microusd=(5, USD)),
-        "its user used $0.00 of late, this one's $1.00",
+        "its user used $0.00 recently, this one's $1.00",
     ),
     "kept for an older one": (
         Limits(3),
@@ -249,7 +249,7 @@ MORE = turn("me", used_microusd=(3 * USD, 0))
             MORE,
             (
                 "the room is reserved for x (priority 500), ahead by fair share: its project used "
-                "$2.00 of late, this one's $3.00: wait until it has its machines, or raise the "
+                "$2.00 recently, this one's $3.00: wait until it has its machines, or raise the "
                 "limits"
             ),
         ),
@@ -259,7 +259,7 @@ MORE = turn("me", used_microusd=(3 * USD, 0))
 def test_what_is_said_of_those_ahead(
     nodes: int, there: QueueSnapshot, mine: QueueEntry, said: str
 ) -> None:
-    full = "limits.max_nodes is 3 and 3 are in use: wait until one is gone, or raise the limit"
+    full = "limits.max_nodes is 3 and 3 are in use: wait until one has ended, or raise the limit"
     assert no_room(Limits(3), nodes, 0, there, mine) == (full + said if nodes == 3 else said)
 
 
@@ -604,7 +604,7 @@ def test_it_drains_once_spotd_has_read_that_it_saved(
     assert told.data == {"to": "hi", "step": 120}
     assert told.text == (
         "train (priority 100) gives node g1 in aws/aws-1a to hi (priority 900): step 120 is saved, "
-        "and it goes on from its last save when there is room"
+        "and it continues from its last save when there is room"
     )
 
 
@@ -692,7 +692,7 @@ def test_one_that_cannot_save_keeps_its_machines_and_is_left_alone() -> None:
     assert (after.job.yielded_at_us, after.job.yields_to) == (NOW, "")
     assert after.job.yields_since_us == 0
     [told] = [event for event in plan.events if event.kind == "yield_in_vain"]
-    assert told.text == "train saved nothing in 600 s: hi waits on"
+    assert told.text == "train saved nothing in 600 s: hi keeps waiting"
     assert (told.alert, told.severity) == (True, Severity.WARNING)
     assert told.node_id == after.nodes[0].id
 
@@ -717,7 +717,7 @@ def test_who_is_refused_stands_in_line_and_says_who_gives_way() -> None:
     assert (after.job.room_since_us, after.job.room_asked_us) == (NOW - 90 * S, NOW)
     assert after.job.room_microusd_per_h == 10 * USD
     assert (
-        "lo (priority 100), me too (priority 100) saves first and gives its machines then"
+        "lo (priority 100), me too (priority 100) saves first, then gives its machines away"
         in plan.reasons
     )
     assert plan.wake_at_us - NOW < KEPT_US, "it asks again before its turn is another's"

@@ -300,7 +300,7 @@ def test_a_crash_that_was_heard_of_late_waits_for_the_other_ranks_to_be_heard() 
     back = market(listening_since_us=NOW)
     before, plan = settle(view(*gang, job=GANG), back)
     assert (before.job.failures, plan.wake_at_us) == (0, NOW + 15 * S)
-    through = market(reached_since_us={"aws": NOW})  # their jump host lets us through again
+    through = market(reached_since_us={"aws": NOW})  # their jump host responds again
     before, plan = settle(view(*gang, job=GANG), through)
     assert (before.job.failures, plan.wake_at_us) == (0, NOW + 15 * S)
 

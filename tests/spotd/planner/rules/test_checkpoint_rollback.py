@@ -102,7 +102,7 @@ def test_losses_that_are_gone_with_a_resume_step_back_at_once() -> None:
     after, plan = settle(lost())
     (back,), (crash,) = told(plan, STEPPED_BACK), told(plan, CRASHED)
     assert back.data["manifest"] == OLD
-    why = "the losses are not finite numbers since the resume"
+    why = "the losses have not been finite since the resume"
     assert back.text.startswith(f"{why} from the checkpoint of step 500:")
     assert crash.text.startswith(f"{why} on node g2")
     left = next(n for n in after.nodes if n.id == lost().nodes[0].id)

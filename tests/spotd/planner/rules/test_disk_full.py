@@ -49,7 +49,9 @@ def test_a_machine_whose_disk_stays_full_is_replaced_while_it_trains_on() -> Non
     assert left.call.effect is not EffectKind.DRAIN, "it is not told to stop yet"
     (event,) = (event for event in plan.events if event.kind == "moved")
     assert (event.alert, event.severity, event.node_id) == (True, Severity.WARNING, full.id)
-    assert event.text == f"{left.departure.leave_text}: it trains on until its replacement is ready"
+    assert event.text == (
+        f"{left.departure.leave_text}: it keeps training until its replacement is ready"
+    )
     assert (after.job.failures, after.job.place_after_us, after.job.outcome) == (3, 0, None)
     (fresh,) = (n for n in after.nodes if n.generation == 2)
     assert fresh.offer == OFFERS[1], "not where the full one is"
@@ -164,7 +166,7 @@ def test_one_that_was_kept_stays_however_long() -> None:
     assert not is_moved(before)
     _, plan = settle(before)
     (said,) = (reason for reason in plan.reasons if "stays full" in reason)
-    assert said.endswith("soon after it was moved to: it is not moved again")
+    assert said.endswith("soon after the job moved there: it is not moved again")
 
 
 def test_a_machine_without_a_word_of_it_after_a_preemption_is_no_move() -> None:

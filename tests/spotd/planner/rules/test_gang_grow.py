@@ -122,7 +122,7 @@ def test_nobody_is_asked_for_before_the_last_stop_has_paid() -> None:
     assert asked(before, sold) == []
     _, plan = settle(before, sold)
     assert plan.wake_at_us == NOW - 40 * S + 120 * S, "three stand for one"
-    assert "3 of 4 machines, others are asked for when that pays" in plan.reasons
+    assert "3 of 4 machines, others are requested when that pays off" in plan.reasons
 
 
 def test_nobody_is_asked_for_by_a_gang_that_has_not_begun() -> None:
@@ -144,7 +144,7 @@ def test_what_is_said_counts_machines() -> None:
     assert "1 of 2 machines, 1 on the way" in plan.reasons
     assert "requested" in kinds(plan)
     _, plan = settle(view(left(), job=job()), market(()))
-    assert "1 of 2 machines, no other is to be had now" in plan.reasons
+    assert "1 of 2 machines, no other machine is available now" in plan.reasons
     assert plan.wake_at_us <= NOW + 60 * S
     _, plan = settle(view(left(), job=job()), market((NEAR,), blocked="full"))
     assert any(text.endswith(", full") for text in plan.reasons)
@@ -159,7 +159,7 @@ def test_with_nobody_left_a_whole_gang_is_asked_for() -> None:
 def test_what_is_told_of_one_that_is_asked_for() -> None:
     _, plan = settle(view(left(), job=job()), market((NEAR,)))
     words = next(event.text for event in plan.events if event.kind == "requested")
-    assert words == f"asked for {NEAR.key} at $11.00/h, to join the 1 that are left"
+    assert words == f"requested {NEAR.key} at $11.00/h, to join the 1 remaining"
 
 
 def test_what_cools_is_asked_for_when_it_is_back() -> None:

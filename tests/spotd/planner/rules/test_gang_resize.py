@@ -59,7 +59,7 @@ def lost(rank: int = 1, **fields: Any) -> Node:
 
 
 def going(rank: int = 1, **fields: Any) -> Node:
-    """It is being taken away, and its gang drains with it."""
+    """It is being preempted, and its gang drains with it."""
     left = {"leave_reason": LeaveReason.PREEMPTED, "drained_at_us": NOW - 9 * S}
     return trains(rank, D, **(left | fields))
 
@@ -345,14 +345,14 @@ def told(plan: Plan, kind: str) -> Any:
 
 def test_what_is_told_of_a_gang_that_goes_on() -> None:
     _, plan = decided(trains(), lost())
-    text = "train goes on with 1 of 2 machines, from its last checkpoint"
+    text = "train continues with 1 of 2 machines, from its last checkpoint"
     assert told(plan, "shrunk") == (text, Severity.WARNING, True, {"nodes": 1, "of": 2})
-    assert "attempt 2 goes on with 1 of 2 machines" in plan.reasons
+    assert "attempt 2 continues with 1 of 2 machines" in plan.reasons
     saved = small(
         state=D, leave_reason=LeaveReason.MOVED, exit_code=75, released_at_us=NOW, exited_at_us=NOW
     )
     _, plan = decided(saved, comer())
-    text = "train goes on with all 2 machines, from its last checkpoint"
+    text = "train continues with all 2 machines, from its last checkpoint"
     assert told(plan, "regrouped") == (text, Severity.INFO, True, {"nodes": 2, "of": 2})
     _, plan = decided(released(), going(1, notices=(notice(),)), comer(generation=1))
     assert told(plan, "regrouped")[2] is False, "as many as before: a recovery, which is told"
@@ -362,9 +362,9 @@ def test_what_is_told_of_a_gang_that_goes_on() -> None:
 def test_what_is_told_of_those_that_join(count: int, words: str) -> None:
     ready = [comer(rank=n, candidate=n, instance_id=f"i{n}") for n in range(1, count + 1)]
     after, plan = decided(small(), *ready, **job(num_nodes=1 + count))
-    text = f"{words} is ready: the gang saves, and goes on with {1 + count}"
+    text = f"{words} is ready: the gang saves, and continues with {1 + count}"
     assert told(plan, "joining")[0] == text
-    assert f"saving, to go on with {1 + count} of {1 + count} machines" in plan.reasons
+    assert f"saving, to continue with {1 + count} of {1 + count} machines" in plan.reasons
     mine = by_id(after, small())
     assert (mine.departure.leave_reason, mine.departure.leave_text) == (
         LeaveReason.MOVED,
@@ -406,10 +406,10 @@ def test_of_those_that_are_too_many_the_newest_are_given_back() -> None:
     assert by_id(after, early).state is B
     gone = by_id(after, late)
     assert (gone.state, gone.departure.leave_reason) == (T, LeaveReason.HEDGE_LOST)
-    assert gone.departure.leave_text == "its gang is whole"
+    assert gone.departure.leave_text == "its gang is complete"
     after, _ = decided(lost(0), lost(1), comer(generation=1))
     left = by_id(after, comer(generation=1))
-    assert left.departure.leave_text == "nobody is left that it could join"
+    assert left.departure.leave_text == "no gang is left that it could join"
 
 
 def test_those_that_wait_for_others_are_looked_at_in_time() -> None:
@@ -428,7 +428,9 @@ def test_a_silent_one_is_waited_for() -> None:
     mute = changed(mute, told_release_at_us=NOW - 900 * S)
     _, plan = decided(replace(saved, gang_size=2), replace(mute, gang_size=2), **job(num_nodes=3))
     assert not moves(plan)
-    assert any("is silent: who goes on is decided when that is known" in r for r in plan.reasons)
+    assert any(
+        ("is silent: spotd decides who continues when that is resolved") in r for r in plan.reasons
+    )
 
 
 @pytest.mark.parametrize("elastic", [Elastic(), SHRINK])

@@ -46,9 +46,9 @@ def test_it_begins_when_that_one_has_succeeded() -> None:
 @pytest.mark.parametrize(
     ("before", "told"),
     [
-        (ended(Outcome.FAILED), "search, which it comes after, failed"),
-        (ended(Outcome.CANCELLED), "search, which it comes after, was cancelled"),
-        (None, "the job that it comes after (jfirst) is not on record any more"),
+        (ended(Outcome.FAILED), "the job before it, search, failed"),
+        (ended(Outcome.CANCELLED), "the job before it, search, was cancelled"),
+        (None, "the job before it (jfirst) is no longer on record"),
     ],
 )
 def test_it_never_begins_where_that_one_has_not(before: Prerequisite | None, told: str) -> None:
@@ -57,7 +57,7 @@ def test_it_never_begins_where_that_one_has_not(before: Prerequisite | None, tol
     assert after.job.finished_at_us == NOW
     assert after.nodes == ()
     (event,) = (event for event in plan.events if event.kind == "failed")
-    assert event.text == f"train never began: {told}"
+    assert event.text == f"train did not start: {told}"
     assert (event.severity, event.alert) == (Severity.ERROR, True)
     assert not settle(after)[1].changes, "once"
 

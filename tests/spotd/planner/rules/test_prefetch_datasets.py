@@ -77,7 +77,7 @@ def test_all_of_the_way_is_in_its_price() -> None:
 def test_what_the_cap_does_not_hold_is_refused(usd: float, refused: int) -> None:
     """Each costs $90, $18.63 for a month, and $0.30 of writes."""
     rows = found(a_job(2, usd)).values()
-    assert sum("above stage_ahead.max_usd" in leg.refused for leg in rows) == refused
+    assert sum("exceeds stage_ahead.max_usd" in leg.refused for leg in rows) == refused
 
 
 def test_what_was_paid_of_a_way_is_not_asked_for_again() -> None:
@@ -92,7 +92,7 @@ def test_what_was_paid_of_a_way_is_not_asked_for_again() -> None:
     ("data", "words"),
     [
         (replace(DATA, size_bytes=0), "the size of data set corpus is not declared"),
-        (replace(DATA, leaving={}), "is on no list (usd_per_gb)"),
+        (replace(DATA, leaving={}), "is not listed; set usd_per_gb"),
         (replace(DATA, box_microusd_per_gb=None), "[staging] usd_per_gb"),
         (replace(DATA, max_microusd=89_000_000), "costs $90.00, above max_usd of data set corpus"),
     ],

@@ -71,7 +71,7 @@ def test_it_trains_on_and_the_cheaper_one_is_asked_for_in_the_same_pass() -> Non
     (new,) = [found for found in after.nodes if found.id != one.id]
     assert (new.offer, new.call.effect) == (CHEAP, EffectKind.LAUNCH)
     (event,) = [found for found in plan.events if found.kind == "outbid"]
-    words = f"node g1 in aws/aws-1a moves: {why}; it trains on until its replacement is ready"
+    words = f"node g1 in aws/aws-1a moves: {why}; it keeps training until its replacement is ready"
     assert event == Event("outbid", words, one.id, Severity.WARNING, alert=True, key="j0:outbid")
     ready = hello(generation=2, chosen=True, ready_at_us=NOW, started_at_us=NOW, offer=CHEAP)
     later, _ = settle(replace(after, nodes=(left, ready)), PLACES)
@@ -83,9 +83,7 @@ def test_it_moves_when_that_has_paid_and_not_before() -> None:
     before, plan = settle(seen(dear(trained_s=239)), PLACES)
     assert before.nodes[0].state is NodeState.RUNNING
     assert plan.wake_at_us == NOW + S
-    assert (
-        "node g1 in aws/aws-1a costs $30.00/h by now: it moves when that has paid" in plan.reasons
-    )
+    assert "node g1 in aws/aws-1a now costs $30.00/h: it moves when that pays off" in plan.reasons
     after, _ = settle(seen(dear(trained_s=240)), PLACES)
     assert after.nodes[0].state is NodeState.DRAINING
 
@@ -109,7 +107,7 @@ def test_it_stays(one: Node, more: dict[str, Any], places: Market) -> None:
 
 
 def test_where_nothing_below_the_cap_is_free_it_says_so() -> None:
-    told = "node g1 in aws/aws-1a costs $30.00/h by now, and no place below max_hourly_cost is free"
+    told = "node g1 in aws/aws-1a now costs $30.00/h, and no place below max_hourly_cost is free"
     for places in (market(offers=PLACES.offers[:1]), replace(PLACES, blocked="no room")):
         _, plan = settle(seen(dear()), places)
         assert told in plan.reasons

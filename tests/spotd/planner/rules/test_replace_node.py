@@ -246,7 +246,7 @@ def test_a_node_behind_a_jump_host_that_is_down_is_kept_and_looked_at() -> None:
     assert by_id(after, silent).call.effect is EffectKind.SURVEY, (
         "its cloud may say that it is gone"
     )
-    assert "cannot be heard: the jump host on the way lets nobody through" in plan.reason
+    assert "cannot be reached: the jump host does not respond" in plan.reason
     assert plan.wake_at_us == NOW + 5 * S
     assert kinds(plan) == [], "fifty nodes behind it are told once, and not here"
 

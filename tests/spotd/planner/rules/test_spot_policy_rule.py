@@ -192,7 +192,7 @@ def test_spot_that_another_asks_for_first_is_waited_for() -> None:
         after, plan = settle(a_view(of=of), ahead_at(CHEAP))
         assert (after.nodes, after.job.offers_at_us) == ((), NOW)
         assert plan.wake_at_us <= NOW + 2 * S
-        assert any("hi (priority 900) asks first" in reason for reason in plan.reasons)
+        assert any("hi (priority 900) requests first" in reason for reason in plan.reasons)
     assert asked(a_view(of=wanted(11.6, 11.5)), ahead_at(CHEAP)) == [FULL.key]
 
 
@@ -448,7 +448,7 @@ def test_a_move_says_where_to_and_at_which_price() -> None:
     [event] = [one for one in plan.events if one.kind == "moves"]
     why = left.departure.leave_text
     assert event.text == (
-        f"node g1 in aws/aws-1a moves ({why}); it trains on until its replacement is ready"
+        f"node g1 in aws/aws-1a moves ({why}); it keeps training until its replacement is ready"
     )
     assert event.node_id == left.id
 
@@ -471,7 +471,7 @@ def test_who_stays_leaves_nothing_of_the_move_behind() -> None:
     )
     assert (stays.state, left) == (NodeState.RUNNING, (None, "", 0, 0))
     [event] = [one for one in plan.events if one.kind == "stays"]
-    assert event.text == "node g1 in aws/aws-1a stays: nothing better is to be had now"
+    assert event.text == "node g1 in aws/aws-1a stays: nothing better is available now"
     assert event.node_id == stays.id
 
 

@@ -88,7 +88,7 @@ COOLING = f"{FIRST}: cooling for 1000000{{}} s more after"
         (
             refused("Hung"),
             f"all 2 offers that fit are out; {COOLING.format(600)} Hung",
-            "look at `spotctl plan`",
+            "see `spotctl plan`",
         ),
         (
             refused("CapacityError"),
@@ -102,8 +102,8 @@ COOLING = f"{FIRST}: cooling for 1000000{{}} s more after"
         ),
         (
             market(disabled={"aws": "key", "gcp": "key", "azure": "key"}),
-            f"all 4 offers that fit are out; {FIRST}: aws is out of use: key",
-            "put its credentials or its jump host right (`spotctl doctor`)",
+            f"all 4 offers that fit are out; {FIRST}: aws cannot be used: key",
+            "correct its credentials or its jump host (`spotctl doctor`)",
         ),
         (
             market(offers=(offer(price=99.0),)),
@@ -113,7 +113,7 @@ COOLING = f"{FIRST}: cooling for 1000000{{}} s more after"
         (
             market(offers=()),
             "no provider offers a machine that fits; see `spotctl plan`",
-            "let its resources ask for less, or configure another cloud",
+            "request less in its resources, or configure another cloud",
         ),
         (
             market(blocked="3 of 3 nodes are in use"),
@@ -139,8 +139,8 @@ def test_what_to_try_is_named(market_: Market, obstacle: str, tries: str) -> Non
         ("UnpreparedError", "prepare the region"),
         ("PriceError", "max_hourly_cost"),
         (OWN_IMAGE, "image_id"),
-        (NOT_LENT, "credentials of its store"),
-        (DOUBTED, "a price that can be believed"),
+        (NOT_LENT, "credentials for its store"),
+        (DOUBTED, "a plausible price"),
         ("BootTimeout", "spotctl events"),
         ("Preempted", "more zones"),
     ],
@@ -232,7 +232,7 @@ def test_which_machine_stays_and_why_is_told(
     )
     _, plan = settle(view(late, job={"desired": Desired.PAUSE}), market(), NOW + int(after_s * S))
     bill = f"it counts as $10.00/h until that is over{why}"
-    text = f"was to end {span} ago, and aws still has i-1-0-0: {bill}; end it"
+    text = f"should have ended {span} ago, but aws still lists i-1-0-0: {bill}; end it"
     assert told(plan, "stays") == stays(text, after_s)
 
 
@@ -241,8 +241,8 @@ def test_an_unknown_launch_that_stays_unknown_is_told() -> None:
     before, _ = settle(view(lost, job={"desired": Desired.CANCEL}))
     _, plan = settle(before, now=NOW + int(STAYS_S * S))
     text = (
-        "was given up 15 min ago, and whether aws made a machine of t-1-0-0 is not known: "
-        "it counts as $10.00/h until that is over; look"
+        "was given up 15 min ago, and it is not known whether aws created a machine for t-1-0-0: "
+        "it counts as $10.00/h until that is over; look for it"
     )
     assert told(plan, "stays") == stays(text, STAYS_S)
 
@@ -311,8 +311,8 @@ def test_what_it_would_cost_is_told_to_its_routes() -> None:
     saved = head(step=480, seen_at_us=NOW - 700 * S)
     after, plan = settle(training(4000.0, head=saved))
     text = (
-        "train has saved nothing for 12 min, and should each 5 min: if node g1 in aws/aws-1a ends "
-        "now, it goes back to step 480"
+        "train has saved nothing for 12 min, but should save every 5 min: if node g1 in "
+        "aws/aws-1a ends now, the job goes back to step 480"
     )
     data = {"seconds": 700.0, "step": 480}
     loud: dict[str, Any] = {"severity": Severity.ERROR, "alert": True, "key": "j0:unsaved"}
@@ -339,7 +339,7 @@ def test_it_goes_back_to_the_checkpoint_of_the_machine_before_where_it_has_none(
     [event] = told(plan, "unsaved")
     assert event.text.startswith("train has saved nothing for 67 min")
     assert (event.data["seconds"], event.data["step"]) == (4000.0, 480)
-    assert event.text.endswith("it goes back to step 480")
+    assert event.text.endswith("the job goes back to step 480")
 
 
 def test_however_short_the_cadence_a_save_has_a_minute() -> None:
@@ -347,7 +347,8 @@ def test_however_short_the_cadence_a_save_has_a_minute() -> None:
     assert not told(settle(training(50.0, spec=often))[1], "unsaved")
     for since_s, span in ((60.0, "60 s"), (119.4, "119 s"), (120.0, "2 min")):
         [event] = told(settle(training(since_s, spec=often))[1], "unsaved")
-        assert event.text.startswith(f"train has saved nothing for {span}, and should each 4 s")
+        words = f"train has saved nothing for {span}, but should save every 4 s"
+        assert event.text.startswith(words)
 
 
 def test_one_that_chooses_its_own_pauses_is_late_by_what_it_should_choose() -> None:
@@ -355,7 +356,7 @@ def test_one_that_chooses_its_own_pauses_is_late_by_what_it_should_choose() -> N
     auto = spec(checkpoint=replace(spec().checkpoint, auto=True, every_s=300.0))
     assert not told(settle(training(719.0, spec=auto))[1], "unsaved")
     [event] = told(settle(training(720.0, spec=auto))[1], "unsaved")
-    assert "and should each 6 min" in event.text
+    assert "but should save every 6 min" in event.text
 
 
 @pytest.mark.parametrize(

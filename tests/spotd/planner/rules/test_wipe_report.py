@@ -34,9 +34,9 @@ WIPED = {
         ),
         (
             {"leave_reason": LeaveReason.PREEMPTED},
-            "disks not wiped, as far as we know: preempted",
+            "disks not wiped, as far as known: preempted",
         ),
-        ({}, "disks not wiped, as far as we know: lost"),
+        ({}, "disks not wiped, as far as known: lost"),
         ({"leave_reason": LeaveReason.BOOT_TIMEOUT, "booted_at_us": 0}, ""),
     ],
 )

@@ -105,7 +105,7 @@ def test_on_demand_is_bought_before_the_guard_says_so_where_waiting_costs_more()
     long_gone = pool(record=gone_until(24))
     tight = choose(situation(long_gone, deadline_s=42 * H))
     assert (tight.action, tight.guarded) == (Action.ON_DEMAND, False)
-    assert "less than to wait for spot" in tight.why
+    assert "less than waiting for spot" in tight.why
     just_gone = choose(situation(pool(record=DOWN_NOW), deadline_s=90 * H))
     assert (just_gone.action, just_gone.guarded) == (Action.WAIT, False)
 
@@ -289,35 +289,35 @@ SAID: dict[str, tuple[Any, Action, str, str, list[str]]] = {
         situation(deadline_s=39 * H, running=HELD),
         Action.STAY,
         "",
-        "the deadline leaves nothing else",
+        "the deadline allows nothing else",
         [],
     ),
     "too late": (
         situation(deadline_s=39 * H),
         Action.ON_DEMAND,
         "a",
-        "the deadline leaves nothing else",
+        "the deadline allows nothing else",
         [],
     ),
     "no spot, and something runs": (
         situation(pool(spot_usd_per_h=None), running=HELD),
         Action.STAY,
         "",
-        "no spot is to be had",
+        "no spot is available",
         [],
     ),
     "no spot": (
         situation(pool(spot_usd_per_h=None)),
         Action.WAIT,
         "",
-        "no spot is to be had, and there is time",
+        "no spot is available, and there is time",
         [],
     ),
     "spot, and no date": (
         situation(deadline_s=None, running=RUNS),
         Action.STAY,
         "",
-        "spot goes on as long as it is there",
+        "the job stays on spot as long as it is available",
         [],
     ),
     "on demand, and no date": (
@@ -331,14 +331,14 @@ SAID: dict[str, tuple[Any, Action, str, str, list[str]]] = {
         situation(running=RunningGang("a", ON_DEMAND, 0.0, 0.5)),
         Action.STAY,
         "",
-        "what is about to train is not left for dollars",
+        "a machine that is about to train is not left to save money",
         [],
     ),
     "of no price": (
         situation(pool("a", spot_usd_per_h=None), pool("b"), running=RUNS),
         Action.STAY,
         "",
-        "spot goes on as long as it is there",
+        "the job stays on spot as long as it is available",
         [],
     ),
     "cheaper elsewhere": (
@@ -352,7 +352,7 @@ SAID: dict[str, tuple[Any, Action, str, str, list[str]]] = {
         situation(pool("a", record=UP6), pool("b", record=UP6), running=RUNS),
         Action.STAY,
         "",
-        "nothing that is to be had costs less than to stay",
+        "no available offer costs less than staying",
         ["stay a", "spot b"],
     ),
     "dear spot": (
@@ -373,35 +373,35 @@ SAID: dict[str, tuple[Any, Action, str, str, list[str]]] = {
         situation(),
         Action.SPOT,
         "a",
-        "${} less than to do without spot",
+        "${} less than without spot",
         ["spot a", "wait ", "on_demand a"],
     ),
     "young spot that can be probed": (
         situation(pool(record=BEFORE, **AWAY), probe_s=60.0, **YOUNG),
         Action.WAIT,
         "",
-        "it may have just come back, and go again",
+        "it may have just returned, and may end again",
         ["spot a", "wait ", "on_demand a"],
     ),
     "the same, and on demand": (
         situation(pool(record=BEFORE, **AWAY), probe_s=60.0, running=HELD, **YOUNG),
         Action.STAY,
         "",
-        "it may have just come back, and go again",
+        "it may have just returned, and may end again",
         ["spot a", "stay a"],
     ),
     "young spot that is watched": (
         situation(just_back(), signalled=True, running=HELD, **YOUNG),
         Action.STAY,
         "",
-        "spot is watched until it has stood for a while",
+        "spot is observed until it has been available for a while",
         ["spot a", "stay a"],
     ),
     "old spot that is watched": (
         situation(pool(record=up_for(24)), signalled=True),
         Action.SPOT,
         "a",
-        "${} less than to do without spot",
+        "${} less than without spot",
         ["spot a", "wait ", "on_demand a"],
     ),
     "a pause": (
@@ -422,7 +422,7 @@ SAID: dict[str, tuple[Any, Action, str, str, list[str]]] = {
         situation(pool(record=gone_until(24)), deadline_s=42 * H),
         Action.ON_DEMAND,
         "a",
-        "${} less than to wait for spot",
+        "${} less than waiting for spot",
         ["on_demand a", "wait "],
     ),
     "a wait": (
@@ -440,7 +440,7 @@ def test_what_is_chosen_what_was_weighed_and_what_is_said(name: str) -> None:
     told, action, place, why, weighed = SAID[name]
     choice = choose(told)
     assert (choice.action, choice.pool) == (action, place)
-    assert choice.guarded is (why == "the deadline leaves nothing else")
+    assert choice.guarded is (why == "the deadline allows nothing else")
     assert choice.late_s == (0 if not choice.guarded else H if told.running else H + 720)
     assert [f"{one.action.value} {one.pool}" for one in choice.options] == weighed
     gain = choice.options[1].score_usd - choice.options[0].score_usd if "{}" in why else 0.0

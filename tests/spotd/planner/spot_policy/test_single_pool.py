@@ -91,8 +91,8 @@ YOUNG = {**LONG, "signalled": True}
 @pytest.mark.parametrize(
     ("choice", "action", "weighed", "why"),
     [
-        (chosen(), Action.SPOT, ["spot a", "wait ", "on_demand a"], "to do without spot"),
-        (chosen(running=RunningGang("a", SPOT, 0.0)), Action.STAY, ["stay a"], "goes on"),
+        (chosen(), Action.SPOT, ["spot a", "wait ", "on_demand a"], "less than without spot"),
+        (chosen(running=RunningGang("a", SPOT, 0.0)), Action.STAY, ["stay a"], "stays on spot"),
         (
             chosen(gone_for(1.0), deadline_s=90 * H),
             Action.WAIT,
@@ -103,7 +103,7 @@ YOUNG = {**LONG, "signalled": True}
             chosen(gone_for(24.0), deadline_s=42 * H),
             Action.ON_DEMAND,
             ["on_demand a", "wait "],
-            "less than to wait for spot",
+            "less than waiting for spot",
         ),
         (
             chosen(gone_for(1.0), HELD, deadline_s=90 * H),
@@ -121,7 +121,7 @@ YOUNG = {**LONG, "signalled": True}
             chosen(back_since(600.0), HELD),
             Action.SPOT,
             ["spot a", "stay a", "wait "],
-            "to do without spot",
+            "less than without spot",
         ),
     ],
     ids=["spot", "runs", "waits", "on demand", "gives back", "keeps", "goes back"],

@@ -185,7 +185,7 @@ def test_training_goes_on_until_the_latest_safe_moment(node: Node) -> None:
     assert exited.data["code"] == wire.EXIT_RELEASED
     assert service.told == [("acknowledged", {"id": "notice-1"})]
     plans = [entry.data for entry in node.entries(wire.DRAINING)]
-    assert "train on until the replacement is ready" in plans[0]["plan"]
+    assert "keep training until the replacement is ready" in plans[0]["plan"]
     assert plans[1]["reason"] == "preempt notice: the latest safe moment"
     assert [plan.get("stops") for plan in plans] == [None, True], "it is asked once"
 

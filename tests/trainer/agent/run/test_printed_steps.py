@@ -154,7 +154,8 @@ def test_a_program_that_begins_anew_is_told_once(tmp_path: Path) -> None:
     [(kind, data)] = watched.after(READ_EVERY_S, steps(2, 4))
     assert (kind, data["verdict"]) == (wire.WARNING, "not_resumed")
     assert data["text"] == (
-        "the program has begun anew: it prints step 1, and an earlier machine had reached 240"
+        "the program has started from the beginning: it prints step 1, and an earlier machine "
+        "reached 240"
     )
     assert watched.after(READ_EVERY_S, steps(5, 9)) == []
 

@@ -78,8 +78,8 @@ def test_what_a_gpu_does_not_say_is_nothing() -> None:
         (("well+rows",), Grade.FATAL, "GPU 2 (00000000:75:00.0) has no spare rows left"),
         (("well", "ecc"), Grade.CONTAINED, "GPU 1 (00000000:64:00.0) counts 2 new memory errors"),
         (("hot",), Grade.NOTED, "GPU 0 (00000000:53:00.0) is held back by its hardware: it is too"),
-        (("well", "mismatch"), Grade.NOTED, "no GPU any more: Failed to initialize NVML"),
-        (("well", "none"), Grade.NOTED, "no GPU any more: No devices were found"),
+        (("well", "mismatch"), Grade.NOTED, "no longer shows a GPU: Failed to initialize NVML"),
+        (("well", "none"), Grade.NOTED, "no longer shows a GPU: No devices were found"),
     ],
 )
 def test_what_follows(looks: tuple[str, ...], grade: Grade, words: str) -> None:
