@@ -213,7 +213,7 @@ def asker_of(
 ) -> WaitingRequest:
     """Return the waiting request of a job that checks again at `at_us`, or requested the offer
     `key` then."""
-    share = line.share(spec.project, user)
+    share = line.share(spec.queue.project, user)
     turn = QueueEntry(
         job_id=row.id,
         name=row.name,

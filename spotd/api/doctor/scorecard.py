@@ -96,7 +96,7 @@ def _budget(context: ApiContext, jobs: Sequence[Job]) -> Judgement:
     budgets = list(context.settings.budgets())
     if any(not budget.user and not budget.project for budget in budgets):
         return True, f"{len(budgets)} monthly budgets, one of them for all jobs", ""
-    unlimited = [job for job in jobs if not job.spec.max_cost_microusd]
+    unlimited = [job for job in jobs if not job.spec.limits.max_cost_microusd]
     message = f"{len(budgets)} monthly budgets, none for all jobs"
     if jobs:
         message += f"; {len(jobs) - len(unlimited)} of {len(jobs)} jobs have a max_cost_usd"

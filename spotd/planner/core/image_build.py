@@ -60,7 +60,7 @@ def chosen_image(spec: JobSpec, offer: Offer, images: Iterable[BakedImage]) -> B
 
 def image_told(spec: JobSpec, node: Node) -> str:
     """Describe a new node's baked image, for its event."""
-    name = baked_of(spec.image_id)
+    name = baked_of(spec.resources.image_id)
     if not name:
         return ""
     return (

@@ -299,7 +299,7 @@ def _ranked(
 
 def could_run(spec: JobSpec, offer: Offer, market: Market, now_us: int) -> bool:
     """Return whether the job would accept the offer if no request had been refused there."""
-    if not any(want.admits(offer) for want in spec.alternatives):
+    if not any(want.admits(offer) for want in spec.resources.alternatives):
         return False
     carried = egress_microusd_per_h(offer, spec, market) or 0
     carried += requests_microusd_per_h(offer, spec, market) or 0

@@ -341,7 +341,7 @@ def _drain(d: PlanBuilder, running: Sequence[Node], turn: QueueEntry, step: int)
         d.drain(node, LeaveReason.CANCELLED, message)
     d.set_job(yields_since_us=0, yielded_at_us=d.now_us)
     text = (
-        f"{d.job.name} (priority {d.job.spec.priority}) gives {place(running[0])} to "
+        f"{d.job.name} (priority {d.job.spec.queue.priority}) gives {place(running[0])} to "
         f"{named(turn)}: step {step} is saved, and it continues from its last save when there "
         "is room"
     )

@@ -460,7 +460,7 @@ def _blamed(d: PlanBuilder, node: Node) -> bool:
 
 def _leave_failed(d: PlanBuilder, node: Node, text: str) -> None:
     """Terminate a failed node, or keep it for its user for `keep_on_failure`."""
-    keep_s = d.job.spec.keep_on_failure_s
+    keep_s = d.job.spec.restarts.keep_on_failure_s
     ending = d.ended or d.job.stop_text
     if keep_s and ending and not node.departure.kept_until_us:
         d.set_node(node, kept_until_us=d.now_us + int(keep_s * S))

@@ -43,7 +43,7 @@ def why_not(view: View, market: Market, kind: DrillKind, within_s: float, now_us
     job, spec, node = view.job, view.job.spec, target(view)
     if job.outcome is not None or job.desired is not Desired.RUN or job.stop_text:
         return "it has ended, is paused, or is about to end"
-    if spec.num_nodes > 1:
+    if spec.resources.num_nodes > 1:
         return "it runs on several machines, and drills support only jobs of one machine"
     if node is None or not node.training.first_step_at_us or node.training.exit_code is not None:
         return "it does not train now"

@@ -50,7 +50,7 @@ def take_in(d: PlanBuilder) -> None:
     text = f"{_count(ready)} joins it"
     for node in left:
         d.drain(node, LeaveReason.MOVED, text)
-    whole = d.job.spec.num_nodes
+    whole = d.job.spec.resources.num_nodes
     d.event("joining", f"{_count(ready)} is ready: the gang saves, and continues with {total}")
     d.add_reason(f"saving, to continue with {total} of {whole} machines")
 

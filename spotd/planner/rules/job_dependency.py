@@ -27,7 +27,7 @@ def follow(d: PlanBuilder) -> None:
     if d.ended or d.job.desired is Desired.CANCEL or begins_us(d) is not None:
         return  # its user cancels it, and gets that message rather than a failure
     if before is None:
-        text = f"the job before it ({d.job.spec.after}) is no longer on record"
+        text = f"the job before it ({d.job.spec.queue.after}) is no longer on record"
     elif before.outcome is None:
         d.add_reason(f"waits until {before.name} has succeeded")
         d.wake_at(d.now_us + LOOK_US)
