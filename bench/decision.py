@@ -40,7 +40,7 @@ from providers.catalogs.places import places
 from spotd.daemon.loop import BATCH
 from spotd.domain.fast_replace import changed
 from spotd.domain.job import CheckpointSpec, Desired, Job, JobSpec
-from spotd.domain.market import Market, Refusal
+from spotd.domain.market import Geography, Market, Refusal, StoreCatalog
 from spotd.domain.node_history import FleetHistory, NodeLifetime
 from spotd.domain.plan import AddNode, Plan
 from spotd.domain.preferences import Preferences
@@ -130,11 +130,12 @@ def market(sold: tuple[Offer, ...]) -> Market:
         sold,
         refusals,
         deployment="d0",
-        places={"s3://bucket": ("aws", "us-east-0")},
-        leaving=first_tier_prices(),
-        countries=known.countries,
-        operators=known.operators,
-        past=past(sold),
+        history=past(sold),
+        stores=StoreCatalog(
+            places={"s3://bucket": ("aws", "us-east-0")},
+            egress_microusd_per_gb=first_tier_prices(),
+        ),
+        geography=Geography(countries=known.countries, operators=known.operators),
     )
 
 

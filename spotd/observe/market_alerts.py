@@ -78,7 +78,7 @@ def concerned(jobs: Iterable[Job], nodes: Iterable[Node], market: Market) -> lis
             runs.setdefault(node.offer.key, {})[job.name] = job.spec.max_hourly_microusd
     waiting: dict[tuple[OfferRequest, ...], dict[str, int]] = {}
     for job in names.values():
-        if job.waiting_since_us:
+        if job.queue.waiting_since_us:
             asked = waiting.setdefault(job.spec.alternatives, {})
             asked[job.name] = job.spec.max_hourly_microusd
     affected = []
@@ -96,11 +96,11 @@ def wanted(jobs: Iterable[Job]) -> list[WaitingJobs]:
     """Return what jobs wait for, each with those jobs."""
     groups: dict[str, list[Job]] = {}
     for job in jobs:
-        if job.waiting_since_us:
+        if job.queue.waiting_since_us:
             groups.setdefault(label(job.spec.alternatives), []).append(job)
     return [
         WaitingJobs(
-            name, tuple(job.name for job in group), min(job.waiting_since_us for job in group)
+            name, tuple(job.name for job in group), min(job.queue.waiting_since_us for job in group)
         )
         for name, group in sorted(groups.items())
     ]

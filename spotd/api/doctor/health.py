@@ -184,12 +184,12 @@ def _check_blocked(context: ApiContext) -> list[Check]:
 
 
 def _check_limits(market: Market) -> str:
-    limits = market.limits
-    nodes = f"{market.nodes} of {limits.max_nodes or 'any number of'} nodes"
+    limits = market.use.limits
+    nodes = f"{market.use.nodes} of {limits.max_nodes or 'any number of'} nodes"
     cap = (
         f"{format_microusd(limits.max_microusd_per_h)}/h" if limits.max_microusd_per_h else "no cap"
     )
-    return f"{nodes}, {format_microusd(market.microusd_per_h)}/h of {cap}"
+    return f"{nodes}, {format_microusd(market.use.microusd_per_h)}/h of {cap}"
 
 
 def worst_case(market: Market, nodes: Iterable[Node], now_us: int) -> list[Check]:
@@ -202,7 +202,7 @@ def worst_case(market: Market, nodes: Iterable[Node], now_us: int) -> list[Check
     A machine keeps the expiry that it has. It counts its own time without the daemon, also where
     `limits.unattended_h` is shorter by now.
     """
-    cap = market.limits.max_microusd_per_h
+    cap = market.use.limits.max_microusd_per_h
     prices = [offer.price_microusd_per_h for offer in market.offers]
     dearest = max((price for price in prices if not cap or price <= cap), default=0)
     unattended_us = int(market.timing.unattended_s * S)
@@ -233,7 +233,7 @@ def _check_providers(context: ApiContext, market: Market) -> list[Check]:
     checks, silent = [], context.clouds.silent_providers()
     for info in context.clouds.providers():
         offers = sum(offer.provider == info.name for offer in market.offers)
-        problem = market.disabled.get(info.name) or silent.get(info.name, "")
+        problem = market.launch.disabled.get(info.name) or silent.get(info.name, "")
         message = problem or (f"{offers} offers" if offers else "no offers known")
         label = f"{info.kind}, local" if info.local and info.kind != "local" else info.kind
         advice = f"check [providers.{info.name}] in config.toml and its credentials"

@@ -21,6 +21,7 @@ from spotd.api.views.resources import iso, offer_data, usd
 from spotd.api.views.spot_value import with_spot_value
 from spotd.api.views.store_capacity import check_capacity, mount_warnings
 from spotd.api.views.unsaved_work import unsaved_work_warnings
+from spotd.domain.fast_replace import changed
 from spotd.domain.job import Desired, Job, JobSpec
 from spotd.domain.market import Market
 from spotd.domain.plan import Plan
@@ -115,10 +116,15 @@ def _decide(view: View, market: Market, user: str, now_us: int) -> Plan:
     A job that a limit blocks requests one machine where it would request several, and else none.
     The use of limits is as read with the market, not as at a commit.
     """
-    use = LimitUse(market.limits, market.nodes, market.microusd_per_h, market.line)
+    use = LimitUse(
+        limits=market.use.limits,
+        nodes=market.use.nodes,
+        microusd_per_h=market.use.microusd_per_h,
+        line=market.queue.snapshot,
+    )
     markets = [market]
     if view.job.spec.candidates > 1:
-        markets.append(replace(market, hedging=False))
+        markets.append(changed(market, hedging=False))
     obstacle = ""
     for candidate in markets:
         plan = decide(view, candidate, now_us)
@@ -127,7 +133,7 @@ def _decide(view: View, market: Market, user: str, now_us: int) -> Plan:
         obstacle = room.take(view.job, user, new_launches) if new_launches else ""
         if not obstacle:
             return plan
-    return decide(view, replace(market, blocked=obstacle), now_us)
+    return decide(view, changed(market, blocked=obstacle), now_us)
 
 
 def _silent_clouds(call: ApiRequest, view: View, market: Market) -> list[str]:
@@ -189,12 +195,12 @@ def planned(call: ApiRequest) -> tuple[JobSpec, Market, dict[str, Any]]:
         "answering": sum(not row.excluded and row.offer.provider not in silent for row in ranked),
         "max_hourly_cost_usd": usd(parsed.spec.max_hourly_microusd) or None,
         "known": len(market.offers),
-        "blocked": market.blocked,
+        "blocked": market.launch.blocked,
         "limits": {
-            "max_nodes": market.limits.max_nodes or None,
-            "max_usd_per_hour": usd(market.limits.max_microusd_per_h) or None,
-            "nodes": market.nodes,
-            "usd_per_hour": usd(market.microusd_per_h),
+            "max_nodes": market.use.limits.max_nodes or None,
+            "max_usd_per_hour": usd(market.use.limits.max_microusd_per_h) or None,
+            "nodes": market.use.nodes,
+            "usd_per_hour": usd(market.use.microusd_per_h),
         },
         "warnings": warnings,
     }

@@ -109,7 +109,7 @@ def job_data(facts: JobFacts, now_us: int) -> dict[str, Any]:
         "phase": phase(job, nodes),
         "desired": job.desired.value,
         "outcome": job.outcome.value if job.outcome else None,
-        "outcome_text": job.outcome_text or job.stop_text,
+        "outcome_text": job.end.outcome_text or job.end.stop_text,
         "kept_nothing": job.kept_nothing,
         "approval": _approval_data(job),
         "step": facts.step,
@@ -117,13 +117,13 @@ def job_data(facts: JobFacts, now_us: int) -> dict[str, Any]:
         "generation": job.generation,
         "recoveries": counts.resumed,
         "restarts_anew": counts.anew,
-        "failures": job.failures,
+        "failures": job.backoff.failures,
         "num_nodes": job.spec.num_nodes,
         "training_nodes": training(job, nodes),
         "where": [where_data(node) for node in nodes if node.state in _HOLDING],
         "created_at": iso(job.created_at_us),
-        "first_step_at": iso(job.first_step_at_us),
-        "finished_at": iso(job.finished_at_us),
+        "first_step_at": iso(job.progress.first_step_at_us),
+        "finished_at": iso(job.end.finished_at_us),
         "cost_usd": usd(sum(spend_microusd(s, now_us) for s in facts.segments)),
         "last_checkpoint": _checkpoint_data(facts.checkpoints),
     }
@@ -131,9 +131,10 @@ def job_data(facts: JobFacts, now_us: int) -> dict[str, Any]:
 
 def _approval_data(job: Job) -> dict[str, str] | None:
     """Return what another person is to approve before a job runs; None for nothing."""
-    if not job.approval_asked_by or job.outcome is not None or job.desired is not Desired.PAUSE:
+    asked_by, text = job.approval.approval_asked_by, job.approval.approval_text
+    if not asked_by or job.outcome is not None or job.desired is not Desired.PAUSE:
         return None
-    return {"asked_by": job.approval_asked_by, "text": job.approval_text}
+    return {"asked_by": asked_by, "text": text}
 
 
 def job_detail(facts: JobFacts, now_us: int) -> dict[str, Any]:

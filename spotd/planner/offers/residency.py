@@ -19,13 +19,13 @@ def out_of_place(spec: JobSpec, offer: Offer, market: Market) -> str:
         return afar
     preferences = spec.wishes
     if preferences.residency:
-        country = market.countries.get(f"{offer.cloud}/{offer.region}")
+        country = market.geography.countries.get(f"{offer.cloud}/{offer.region}")
         if not country:
             return f"nobody knows in which country {offer.region} stands (residency)"
         if country not in preferences.residency:
             return f"it stands in {country}, outside its residency"
     if preferences.not_operated_from:
-        home = market.operators.get(offer.cloud)
+        home = market.geography.operators.get(offer.cloud)
         if not home:
             return f"nobody knows where who runs {offer.provider} is at home (not_operated_from)"
         if home in preferences.not_operated_from:

@@ -147,7 +147,7 @@ def _obey_rejection(d: PlanBuilder, node: Node) -> None:
     """A request that the cloud calls wrong is not made again."""
     if node.machine.launch_error_code == "RejectedError" and d.job.desired is not Desired.CANCEL:
         text = f"the cloud rejects the request: {node.machine.launch_error}"
-        d.set_job(stop_text=d.job.stop_text or text)
+        d.set_job(stop_text=d.job.end.stop_text or text)
 
 
 def _gone(d: PlanBuilder, node: Node) -> None:
@@ -301,7 +301,7 @@ def _await_gang(d: PlanBuilder, node: Node) -> None:
 
 def _diverged(d: PlanBuilder, node: Node) -> None:
     """Fail the job: it went back as often as it may, and another machine would end the same."""
-    d.set_job(stop_text=d.job.stop_text or "training diverged: no finite loss after going back")
+    d.set_job(stop_text=d.job.end.stop_text or "training diverged: no finite loss after going back")
     _leave_failed(d, node, "training diverged")
 
 
@@ -313,7 +313,7 @@ def _setup_failed(d: PlanBuilder, node: Node) -> None:
     failure = failure_of(node)
     text, cause = (failure.text, failure.cause) if failure else ("setup failed", "")
     why = f" ({cause[:200]})" if cause else ""
-    d.set_job(stop_text=d.job.stop_text or f"{text}{why}; see `spotctl logs`")
+    d.set_job(stop_text=d.job.end.stop_text or f"{text}{why}; see `spotctl logs`")
     d.event(
         "setup_failed",
         f"{text} on {place(node)}",
@@ -401,10 +401,10 @@ def charge(d: PlanBuilder, node: Node, text: str, *, at_once: bool = False) -> N
         _leave_failed(d, node, text)
         return
     free = node.training.exit_code in spec.recover_on_exit_codes
-    failures = job.failures + (0 if free else 1)
+    failures = job.backoff.failures + (0 if free else 1)
     d.set_job(failures=failures)
     alone = any(mate.training.exit_code is None for mate in gang_of(d, node))
-    if not free and not job.first_step_at_us and not alone:
+    if not free and not job.progress.first_step_at_us and not alone:
         d.set_job(stop_text=f"{text} before its first step")
         what_next = ""
     elif failures > spec.max_restarts_on_errors and not free:
@@ -447,13 +447,13 @@ def _blamed(d: PlanBuilder, node: Node) -> bool:
     )
     # A newer attempt that has chosen nobody took nothing over: its notice may be withdrawn.
     replaced = any(other.chosen and other.generation > node.generation for other in d.nodes)
-    return d.ended or replaced or bool(d.job.stop_text) or charged
+    return d.ended or replaced or bool(d.job.end.stop_text) or charged
 
 
 def _leave_failed(d: PlanBuilder, node: Node, text: str) -> None:
     """Give a failed node back, or keep it for its user for as long as the job asks."""
     keep_s = d.job.spec.keep_on_failure_s
-    ending = d.ended or d.job.stop_text
+    ending = d.ended or d.job.end.stop_text
     if keep_s and ending and not node.departure.kept_until_us:
         d.set_node(node, kept_until_us=d.now_us + int(keep_s * S))
         d.event("kept", f"{place(node)} is retained for {keep_s:.0f} s (keep_on_failure)", node)

@@ -40,7 +40,7 @@ def _result(d: PlanBuilder, step: int) -> str:
     """Return where the job ended, and where its files are."""
     if step:
         return f"finished at step {step}"
-    if d.job.outputs_at_us:
+    if d.job.progress.outputs_at_us:
         return f"finished; its files are stored: spotctl outputs {d.job.name}"
     return _nothing_kept(d)
 
@@ -59,7 +59,7 @@ def _nothing_kept(d: PlanBuilder) -> str:
 def obey_limits(d: PlanBuilder) -> None:
     """A job past its cost or duration saves and ends."""
     job, spec = d.job, d.job.spec
-    if d.ended or job.stop_text:
+    if d.ended or job.end.stop_text:
         return
     begun_us = begins_us(d)
     if spec.max_duration_s and begun_us is not None:
@@ -86,7 +86,7 @@ def stop_interrupted(d: PlanBuilder) -> None:
     It saves what its notice allows. What a lost machine did at its end is read first.
     """
     most = d.job.spec.caps.max_interruptions
-    if most == NO_LIMIT or d.ended or d.job.stop_text:
+    if most == NO_LIMIT or d.ended or d.job.end.stop_text:
         return
     many = interruptions(d.view.attempts, d.current)
     if many <= most or any(end_unread(node, d.view) for node in d.current):
@@ -101,7 +101,7 @@ def stop_lost(d: PlanBuilder) -> None:
     A program with our engine goes back by itself first, and reports if that did not help. One
     without, whose losses failed after its resume, resumes from an older checkpoint once.
     """
-    if d.ended or d.job.stop_text:
+    if d.ended or d.job.end.stop_text:
         return
     mine = {node.id: node for node in d.current if node.state is NodeState.RUNNING}
     diagnosed = {
@@ -131,14 +131,15 @@ def _spent_now(d: PlanBuilder) -> int:
 
 def _stop_reason(d: PlanBuilder) -> str:
     job = d.job
-    if job.stop_text:
-        return job.stop_text
+    if job.end.stop_text:
+        return job.end.stop_text
     if job.desired is Desired.CANCEL:
         return "cancelled"
-    if job.approval_asked_by and job.desired is Desired.PAUSE:
+    asked_by, budget = job.approval.approval_asked_by, job.approval.approval_text
+    if asked_by and job.desired is Desired.PAUSE:
         return (
-            f"waits for another admin than {job.approval_asked_by} to approve that it exceeds a "
-            f"budget (`spotctl budget approve {job.name}`): {job.approval_text}"
+            f"waits for another admin than {asked_by} to approve that it exceeds a budget "
+            f"(`spotctl budget approve {job.name}`): {budget}"
         )
     return "paused" if job.desired is Desired.PAUSE else ""
 
@@ -163,8 +164,8 @@ def stop_wanted(d: PlanBuilder) -> None:
         uploads = any(node.storage.outputs_since_us for node in saving)
         d.add_reason(f"waiting for {'its outputs to be stored' if uploads else 'the last save'}")
         return
-    if d.job.stop_text:
-        _fail(d, d.job.stop_text)
+    if d.job.end.stop_text:
+        _fail(d, d.job.end.stop_text)
     elif d.job.desired is Desired.CANCEL and all(n.state is NodeState.GONE for n in d.nodes):
         d.set_job(outcome=Outcome.CANCELLED, outcome_text="cancelled", finished_at_us=d.now_us)
         d.event("cancelled", f"{d.job.name} is cancelled; no machine of it is left")
@@ -201,10 +202,10 @@ def clean_up(d: PlanBuilder) -> None:
         if node.departure.kept_until_us > d.now_us and d.job.desired is not Desired.CANCEL:
             d.wake_at(node.departure.kept_until_us)
         else:
-            d.terminate(node, reason, d.job.outcome_text, keep=True)
+            d.terminate(node, reason, d.job.end.outcome_text, keep=True)
     left = sum(1 for node in d.nodes if node.state is not NodeState.GONE)
     if left:
         machines = "1 machine" if left == 1 else f"{left} machines"
-        d.add_reason(f"{d.job.outcome_text}; {machines} still to be seen gone")
+        d.add_reason(f"{d.job.end.outcome_text}; {machines} still to be seen gone")
     else:
-        d.add_reason(d.job.outcome_text)
+        d.add_reason(d.job.end.outcome_text)

@@ -39,7 +39,7 @@ def load_views(tables: Tables, job_ids: Sequence[str], now_us: int) -> dict[str,
             verdicts=_verdicts(tables, job.id),
             typical_tokens_per_s=_typical(tables, job.id, now_us),
             saved=_saved(tables, job.id) if job.spec.wishes.measurable else (),
-            setbacks=_setbacks(tables, job.id) if job.failures else Setbacks(),
+            setbacks=_setbacks(tables, job.id) if job.backoff.failures else Setbacks(),
             before=_before(tables, job.spec.after),
             hand_over=_hand_over(tables, job),
         )
@@ -70,7 +70,7 @@ def _before(tables: Tables, job_id: str) -> Prerequisite | None:
     job = tables.jobs.get(job_id)
     if job is None:
         return None
-    return Prerequisite(job.name, job.outcome, job.outcome_text, job.finished_at_us)
+    return Prerequisite(job.name, job.outcome, job.end.outcome_text, job.end.finished_at_us)
 
 
 def _saved(tables: Tables, job_id: str) -> tuple[GenerationSaves, ...]:

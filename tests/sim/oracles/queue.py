@@ -48,7 +48,9 @@ class QueueOracle(Oracle):
             self.fail("B1", f"{project} has {used[project]} machines, and its max_nodes is {most}")
         for other in jobs.values():
             spec = other.spec
-            asked = 0 < now_us - other.room_asked_us < KEPT_US / 2 and other.room_asked_us
+            asked = (
+                0 < now_us - other.queue.room_asked_us < KEPT_US / 2 and other.queue.room_asked_us
+            )
             if not asked or spec.priority <= job.spec.priority or other.desired is not Desired.RUN:
                 continue
             room = limits.max_nodes - len(nodes)
@@ -64,18 +66,18 @@ class QueueOracle(Oracle):
     def _judge_given(self, job: Job) -> None:
         self.yields += 1
         now_us = self.world.kernel.now_us
-        head, since_us = self._bucket.heads.get(job.id), job.yields_since_us
+        head, since_us = self._bucket.heads.get(job.id), job.queue.yields_since_us
         moved_us = self._bucket.moved_us.get(job.id, 0)
         saved = head is not None and head.generation == job.generation and head.current is not None
         if not saved or (self._clocks_are_right and moved_us < since_us):
             self.fail("R1", f"{job.id} gives its machines, and has not saved since it was asked")
-        rested_us = now_us - job.yielded_at_us
-        if job.yielded_at_us and self._clocks_are_right and rested_us < COOLDOWN_US - 60 * S:
+        rested_us = now_us - job.queue.yielded_at_us
+        if job.queue.yielded_at_us and self._clocks_are_right and rested_us < COOLDOWN_US - 60 * S:
             self.fail("D1", f"{job.id} gives its machines again after {rested_us / S:.0f} s")
         waits = [
             one
             for one in self.world.store.jobs.rows(finished=False)
-            if one.room_asked_us and one.spec.priority > job.spec.priority
+            if one.queue.room_asked_us and one.spec.priority > job.spec.priority
         ]
         if not waits:
             self.fail("D1", f"{job.id} gives its machines, and none of higher priority waits")

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, fields
 
 import pytest
 
+from spotd.domain.job import Job
+from spotd.domain.market import Market
 from spotd.domain.node import Node
 from spotd.domain.parts import PART, build, field_names, part_names, parts_of, value_of, values_of
 
@@ -45,7 +47,7 @@ def test_a_name_that_is_not_there_is_refused() -> None:
         build(Box, {"name": "b", "weight": 1})
 
 
-@pytest.mark.parametrize("kind", [Node], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", [Job, Market, Node], ids=lambda kind: kind.__name__)
 def test_no_two_fields_of_a_record_and_its_parts_have_the_same_name(kind: type) -> None:
     names = [*field_names(kind), *parts_of(kind)]
     assert [name for name, count in Counter(names).items() if count > 1] == []

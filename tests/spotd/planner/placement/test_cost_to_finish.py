@@ -87,7 +87,10 @@ def test_the_way_of_the_checkpoint_is_part_of_the_cost() -> None:
     """$78 of egress, and as likely as not the way back, are more than a day at $4 less an hour."""
     save = CheckpointSpec("s3://b", "spotd", size_bytes=872_000_000_000, every_steps=9, every_s=0)
     of = a_job(checkpoint=save)
-    around = {"places": {"s3://b": ("aws", "aws-1")}, "leaving": {"aws": 90_000, "gcp": 0}}
+    around = {
+        "places": {"s3://b": ("aws", "aws-1")},
+        "egress_microusd_per_gb": {"aws": 90_000, "gcp": 0},
+    }
     near = offer("aws-1a", 12.0)
     assert first(of, near, offer("gcp-1a", 9.0), **around) == near
     assert first(of, near, offer("gcp-1a", 8.0), **around) == near
@@ -133,7 +136,7 @@ def test_a_pool_where_machines_are_taken_away_costs_more_than_it_says() -> None:
         )
         for n in range(20)
     )
-    assert first(a_job(), SPOT, calm, past=FleetHistory(taken)) == calm
+    assert first(a_job(), SPOT, calm, history=FleetHistory(taken)) == calm
     (life,) = lives_of(FleetHistory(taken))
     assert (life.offer_key, life.time_us, life.losses) == (SPOT.key, 20 * 900 * S, 20)
 
@@ -153,7 +156,10 @@ def test_the_way_there_is_paid_and_the_way_back_as_likely_as_it_is_needed() -> N
     size = {"size_bytes": 1_000_000_000_000, "every_steps": 9, "every_s": 0.0}
     save = CheckpointSpec("s3://b", "spotd", **size)
     of = a_job(checkpoint=save, wishes=Preferences(work_s=14_400.0))
-    around = {"places": {"s3://b": ("aws", "aws-1")}, "leaving": {"aws": 90_000, "gcp": 0}}
+    around = {
+        "places": {"s3://b": ("aws", "aws-1")},
+        "egress_microusd_per_gb": {"aws": 90_000, "gcp": 0},
+    }
     far = offer("gcp-1a", 8.0)
     sold = market((SPOT, far), **around)
     ends = 14_400 / (8 * 3600)
@@ -224,5 +230,5 @@ def test_the_same_work_in_the_same_places_is_reckoned_once_and_other_work_anew()
     long = replace(plain, wishes=replace(plain.wishes, work_s=9 * 86_400.0))
     assert worths(view(job={"spec": long}), sold, NOW, rank(long, sold, NOW)) != told
     lost = NodeLifetime("x-g1-0", SPOT.key, NOW, "", NOW, 0, 0, NOW + 900 * S, 0, LeaveReason.LOST)
-    again = changed(sold, past=FleetHistory((lost,)))
+    again = changed(sold, history=FleetHistory((lost,)))
     assert worths(view(job={"spec": plain}), again, NOW, rank(plain, again, NOW)) != told

@@ -50,7 +50,11 @@ def test_a_machine_whose_disk_stays_full_is_replaced_while_it_trains_on() -> Non
     (event,) = (event for event in plan.events if event.kind == "moved")
     assert (event.alert, event.severity, event.node_id) == (True, Severity.WARNING, full.id)
     assert event.text == f"{left.departure.leave_text}: it trains on until its replacement is ready"
-    assert (after.job.failures, after.job.place_after_us, after.job.outcome) == (3, 0, None)
+    assert (after.job.backoff.failures, after.job.backoff.place_after_us, after.job.outcome) == (
+        3,
+        0,
+        None,
+    )
     (fresh,) = (n for n in after.nodes if n.generation == 2)
     assert fresh.offer == OFFERS[1], "not where the full one is"
     later = decide(after, market(), NOW + 3600 * S)
@@ -67,7 +71,7 @@ def test_it_is_released_when_its_replacement_is_ready_and_nothing_is_lost() -> N
     assert by_id(after, full).call.effect is EffectKind.RELEASE
     released = changed(full, exit_code=75, exited_at_us=NOW, released_at_us=NOW)
     after, plan = settle(view(released, fresh, job={"head": head(released=True)}))
-    assert (by_id(after, full).state, after.job.failures) == (T, 0)
+    assert (by_id(after, full).state, after.job.backoff.failures) == (T, 0)
     assert "crashed" not in kinds(plan)
 
 

@@ -97,7 +97,7 @@ def test_it_moves_when_that_has_paid_and_not_before() -> None:
         (dear(), {"spec": spec()}, PLACES),
         (dear(), {"desired": Desired.PAUSE}, PLACES),
         (dear(), {}, market(offers=(offer("aws-1a", 30), offer("gcp-1a", 25)))),
-        (dear(), {}, replace(PLACES, blocked="3 of 3 nodes are in use")),
+        (dear(), {}, changed(PLACES, blocked="3 of 3 nodes are in use")),
         (dear(), job(checkpoint=CheckpointSpec("file:///c", engine="none")), PLACES),
     ],
     ids=["at the cap", "no cap", "paused", "nothing cheaper", "no room", "saves nothing"],
@@ -110,7 +110,7 @@ def test_it_stays(one: Node, more: dict[str, Any], places: Market) -> None:
 
 def test_where_nothing_below_the_cap_is_free_it_says_so() -> None:
     told = "node g1 in aws/aws-1a costs $30.00/h by now, and no place below max_hourly_cost is free"
-    for places in (market(offers=PLACES.offers[:1]), replace(PLACES, blocked="no room")):
+    for places in (market(offers=PLACES.offers[:1]), changed(PLACES, blocked="no room")):
         _, plan = settle(seen(dear()), places)
         assert told in plan.reasons
 
