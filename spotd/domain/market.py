@@ -81,9 +81,8 @@ class LaunchQueue:
 class StoreCatalog:
     """The stores of checkpoints and data: where each one is, and the prices of its cloud."""
 
-    places: Mapping[str, tuple[str, ...]] = field(
-        default_factory=dict
-    )  # URL -> cloud, region, zone
+    # URL -> its cloud, region and zone, as far as they are known.
+    places: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     shards: tuple[str, ...] = ()  # URLs of stores that take shards of machines of their region
     datasets: Mapping[str, DataSet] = field(default_factory=dict)  # by name
     egress_microusd_per_gb: Mapping[str, int] = field(default_factory=dict)  # by cloud
