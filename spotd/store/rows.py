@@ -23,6 +23,12 @@ from spotd.wire.printed_steps import PrintedSteps, parse_printed_steps
 _jobs, _nodes, _notices = schema.jobs.c, schema.nodes.c, schema.notices.c
 
 
+class JobRow(Protocol):
+    """A row of the table of jobs, or anything else with its columns as attributes."""
+
+    def __getattr__(self, name: str) -> Any: ...
+
+
 class NodeRow(Protocol):
     """A row of the table of nodes, or anything else with its columns as attributes."""
 

@@ -21,6 +21,7 @@ from spotd.store.queue_snapshot import (
     machine_of,
     turn_of,
 )
+from tests.sim.memory.columns import JobColumns
 from tests.sim.memory.tables import Tables
 
 
@@ -28,7 +29,7 @@ def load(tables: Tables, now_us: int) -> QueueSnapshot:
     """See spotd.store.queue_snapshot.load."""
     jobs = (tables.jobs[job_id] for job_id in tables.unfinished.values())
     waiting = [
-        turn_of(job.id, job.name, job.spec, tables.submissions[job.id].user, job)
+        turn_of(JobColumns(job), job.spec, tables.submissions[job.id].user)
         for job in jobs
         if job.queue.room_asked_us > max(now_us - KEPT_US, 0) and job.desired is Desired.RUN
     ]
@@ -52,7 +53,7 @@ def load(tables: Tables, now_us: int) -> QueueSnapshot:
             )
             for node in nodes
         ]
-        found.append(holder_of(job, job.spec, machines))
+        found.append(holder_of(JobColumns(job), job.spec, machines))
     return line_of(waiting, found, used(tables, now_us) if waiting else {})
 
 
@@ -72,7 +73,7 @@ def askers(tables: Tables, now_us: int) -> tuple[WaitingRequest, ...]:
     found = [(job, job.queue.offers_at_us, "") for job in again]
     found += [(tables.jobs[n.job_id], n.requested_at_us, n.offer.key) for n in asked]
     return tuple(
-        asker_of(line, job, job.spec, tables.submissions[job.id].user, at_us, key)
+        asker_of(line, JobColumns(job), job.spec, tables.submissions[job.id].user, at_us, key)
         for job, at_us, key in found
     )
 
