@@ -133,7 +133,7 @@ class JobQueueState:
     room_since_us: int = 0  # since then the limits have no room for it; 0: not so
     room_asked_us: int = 0  # the last refusal for lack of room; it holds its place for a while
     room_microusd_per_h: int = 0  # the rate that it asked for then
-    offers_at_us: int = 0  # the next request, since no offer is free now; 0: it awaits none
+    offers_at_us: int = 0  # when it asks again, as no offer is free now; 0: it awaits none
     yields_to: str = ""  # the job that it saves for, or gave its machines to
     yields_since_us: int = 0  # since then it saves for that job; 0: not so
     yielded_at_us: int = 0  # when it last gave its machines to another job
@@ -141,7 +141,7 @@ class JobQueueState:
 
 @dataclass(frozen=True)
 class JobAlerts:
-    """When the alerts that repeat while their cause lasts were last sent; 0: not since it began."""
+    """When each alert that repeats while its cause lasts was last sent; 0: not sent."""
 
     waiting_told_us: int = 0  # that the job waits for a machine
     unsaved_told_us: int = 0  # that its newest checkpoint is old
