@@ -135,11 +135,12 @@ def market(sold: tuple[Offer, ...]) -> Market:
         sold,
         refusals,
         deployment="d0",
-        places={"s3://bucket": ("aws", "us-east-0")},
-        leaving=first_tier_prices(),
-        countries=known.countries,
-        operators=known.operators,
-        past=past(sold),
+        history=past(sold),
+        stores=StoreCatalog(
+            places={"s3://bucket": ("aws", "us-east-0")},
+            egress_microusd_per_gb=first_tier_prices(),
+        ),
+        geography=Geography(countries=known.countries, operators=known.operators),
     )
 
 

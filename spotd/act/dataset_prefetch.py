@@ -228,7 +228,7 @@ class DatasetPrefetch:
             text = f"{format_microusd(spent)} is spent, and {format_microusd(adds)} more exceeds"
             raise _EndedError(f"{text} stage_ahead.max_usd of {format_microusd(most)}", news=True)
         way = sum(row.egress_microusd for row in rows if row.url == leg.copy)
-        one_way = market.datasets[leg.name].max_microusd
+        one_way = market.stores.datasets[leg.name].max_microusd
         if way + egress > one_way:
             text = (
                 f"its transfer would cost {format_microusd(way + egress)}, above max_usd of "
@@ -252,8 +252,8 @@ class DatasetPrefetch:
         reads = sum(request_counts(one)[0] for one in batch)
         writes = sum(request_counts(one)[1] for one in batch)
         prices = storage_prices()
-        read = prices.get(place_among(leg.source, market.places).cloud)
-        written = prices.get(place_among(leg.copy, market.places).cloud)
+        read = prices.get(place_among(leg.source, market.stores.places).cloud)
+        written = prices.get(place_among(leg.copy, market.stores.places).cloud)
         cost = reads * (read.microusd_per_1000_reads if read else 0)
         cost += writes * (written.microusd_per_1000_writes if written else 0)
         return -(-cost // 1000)
@@ -268,11 +268,11 @@ class DatasetPrefetch:
         market = self._market()
         if why := self._withheld(market):
             raise _EndedError(why)
-        data = market.datasets.get(leg.name)
+        data = market.stores.datasets.get(leg.name)
         if data is None or data.url != leg.source or leg.copy not in data.copies:
             raise _EndedError("it is no longer declared")
         for node in work.store.nodes.active():
-            if way_of(data, node.offer, market.places).near != leg.copy:
+            if way_of(data, node.offer, market.stores.places).near != leg.copy:
                 continue
             other = work.store.jobs.find(node.job_id)
             if other and any(

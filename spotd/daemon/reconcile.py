@@ -15,7 +15,14 @@ from providers.catalogs.places import places
 from providers.catalogs.storage import first_tier_storage
 from spotd.act.effects import EffectContext, call, effects_of, not_configured
 from spotd.domain.fast_replace import changed
-from spotd.domain.market import Market, Timing
+from spotd.domain.market import (
+    Geography,
+    LaunchPermission,
+    Market,
+    StoreCatalog,
+    Timing,
+    Uptime,
+)
 from spotd.domain.plan import Effect, Plan
 from spotd.domain.view import View
 from spotd.planner.core.next_effect import last_start_us
@@ -48,29 +55,32 @@ def market_now(world: EffectContext, timing: Timing) -> Market:
     now_us = world.clock.now_us()
     market = world.store.market.load(now_us)
     lost = {offer.provider for offer in market.offers}.difference(world.providers)
+    # What nobody can reach is not rented.
+    disabled = {
+        **world.condition.unreached(),
+        **market.launch.disabled,
+        **{name: not_configured(name) for name in lost},
+    }
     return changed(
         market,
-        # What nobody can reach is not rented.
-        disabled={
-            **world.condition.unreached(),
-            **market.disabled,
-            **{name: not_configured(name) for name in lost},
-        },
         timing=timing,
         deployment=world.deployment,
-        started_at_us=world.condition.started_at_us,
-        listening_since_us=world.condition.listening_since(),
-        answering_since_us=world.condition.answering_since(),
-        reached_since_us=world.condition.reached_since(),
-        safe_until_us=world.condition.safe_until(),
-        places=world.job_stores.places(),
-        shards=world.job_stores.shards(),
-        datasets=world.job_stores.datasets(),
-        leaving=first_tier_prices(),
-        storing=first_tier_storage(),
-        countries=places().countries,
-        operators=places().operators,
-        past=world.past(now_us),
+        history=world.past(now_us),
+        launch=LaunchPermission(safe_until_us=world.condition.safe_until(), disabled=disabled),
+        stores=StoreCatalog(
+            places=world.job_stores.places(),
+            shards=world.job_stores.shards(),
+            datasets=world.job_stores.datasets(),
+            egress_microusd_per_gb=first_tier_prices(),
+            storage_prices=first_tier_storage(),
+        ),
+        geography=Geography(countries=places().countries, operators=places().operators),
+        uptime=Uptime(
+            started_at_us=world.condition.started_at_us,
+            listening_since_us=world.condition.listening_since(),
+            answering_since_us=world.condition.answering_since(),
+            reached_since_us=world.condition.reached_since(),
+        ),
     )
 
 

@@ -177,8 +177,76 @@ class HeadSnapshot:
 
 
 @dataclass(frozen=True)
+class JobWakeup:
+    """When the loop decides about the job again: at a time, or upon a new observation."""
+
+    wake_at_us: int = 0  # 0: only upon an observation
+    notes: int = 0  # observations so far; `notes > notes_seen` means there is something new
+    notes_seen: int = 0
+
+
+@dataclass(frozen=True)
+class JobQueueState:
+    """The wait for machines, and the machines that the job gives to one of higher priority."""
+
+    waiting_since_us: int = 0  # it is to run, has no machine, and gets none; 0: not so
+    room_since_us: int = 0  # since then the limits have no room for it; 0: not so
+    room_asked_us: int = 0  # the last refusal for lack of room; it holds its place for a while
+    room_microusd_per_h: int = 0  # the rate that it asked for then
+    offers_at_us: int = 0  # when it asks again, as no offer is free now; 0: it awaits none
+    yields_to: str = ""  # the job that it saves for, or gave its machines to
+    yields_since_us: int = 0  # since then it saves for that job; 0: not so
+    yielded_at_us: int = 0  # when it last gave its machines to another job
+
+
+@dataclass(frozen=True)
+class JobAlerts:
+    """When each alert that repeats while its cause lasts was last sent; 0: not sent."""
+
+    waiting_told_us: int = 0  # that the job waits for a machine
+    unsaved_told_us: int = 0  # that its newest checkpoint is old
+
+
+@dataclass(frozen=True)
+class JobBackoff:
+    """Crashes of the training program, and the pause that follows them."""
+
+    failures: int = 0  # crashes that count against max_restarts_on_errors
+    place_after_us: int = 0  # no new node before
+
+
+@dataclass(frozen=True)
+class JobProgress:
+    """The milestones that the job reached, and the checkpoint that it is asked for."""
+
+    first_step_at_us: int = 0
+    save_wanted_at_us: int = 0  # a checkpoint was requested, for its health or to give way
+    outputs_at_us: int = 0  # when its output files were last stored; 0: never
+
+
+@dataclass(frozen=True)
+class JobEnd:
+    """Why the job is to end, and how it did."""
+
+    stop_text: str = ""  # a limit was reached: drain, then fail with this text
+    outcome_text: str = ""
+    finished_at_us: int = 0
+
+
+@dataclass(frozen=True)
+class JobApproval:
+    """The request to exceed a budget, which another person is to approve."""
+
+    approval_asked_by: str = ""  # the user who asks; "": nothing is to be approved
+    approval_text: str = ""  # the budget that it would exceed, and by how much
+
+
+@dataclass(frozen=True)
 class Job:
-    """A job with the decisions about it. Every decision increments `version`."""
+    """A job with the decisions about it. Every decision increments `version`.
+
+    The store writes each field of the job and of its parts into the column of its name.
+    """
 
     id: str
     name: str
@@ -187,40 +255,22 @@ class Job:
     version: int
     created_at_us: int
     generation: int = 0  # of the newest attempt; 0 before the first
-    outcome: Outcome | None = None
-    outcome_text: str = ""
-    finished_at_us: int = 0
-    failures: int = 0  # crashes of the training program that were charged
-    place_after_us: int = 0  # backoff: no new node before
-    save_wanted_at_us: int = 0  # health asked for a checkpoint
-    waiting_since_us: int = 0  # wanted, without a machine, and none to be had; 0: not so
-    waiting_told_us: int = 0  # when its user was last alerted that it waits
-    unsaved_told_us: int = 0  # when its user was last alerted that its newest checkpoint is old
-    room_since_us: int = 0  # the limits have no room for it since then; 0: not so
-    room_asked_us: int = (
-        0  # when it was last refused for that: its place in the queue is reserved for a while
-    )
-    room_microusd_per_h: int = 0  # what it asked to spend
-    offers_at_us: int = 0  # no offer is to be had for it until then; 0: it waits for none
-    yields_to: str = ""  # the job that it is to save for, or gave its machines to
-    yields_since_us: int = 0  # since when it is to save for that; 0: not so
-    yielded_at_us: int = 0  # when it last gave its machines to another job
-    stop_text: str = ""  # a limit was reached: drain, then fail with this text
-    wake_at_us: int = 0
-    notes: int = 0  # observations so far; `notes > notes_seen` means there is something new
-    notes_seen: int = 0
+    outcome: Outcome | None = None  # None: the job has not ended
     head: HeadSnapshot | None = None
-    first_step_at_us: int = 0
-    outputs_at_us: int = 0  # when files that it left were last stored; 0: never
-    approval_asked_by: str = ""  # it may exceed a budget once another person approves; "": not so
-    approval_text: str = ""  # the budget that it would exceed, and by how much
+    wakeup: JobWakeup = field(default=JobWakeup(), metadata=PART)
+    queue: JobQueueState = field(default=JobQueueState(), metadata=PART)
+    alerts: JobAlerts = field(default=JobAlerts(), metadata=PART)
+    backoff: JobBackoff = field(default=JobBackoff(), metadata=PART)
+    progress: JobProgress = field(default=JobProgress(), metadata=PART)
+    end: JobEnd = field(default=JobEnd(), metadata=PART)
+    approval: JobApproval = field(default=JobApproval(), metadata=PART)
 
     @property
     def kept_nothing(self) -> bool:
         """Whether it succeeded, and neither checkpoints nor outputs of it are in the store."""
         succeeded = self.outcome is Outcome.SUCCEEDED and not self.spec.program.bake
         no_checkpoint = self.head is not None and self.head.step == 0
-        return succeeded and no_checkpoint and not self.outputs_at_us
+        return succeeded and no_checkpoint and not self.progress.outputs_at_us
 
 
 @dataclass(frozen=True)

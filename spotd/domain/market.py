@@ -10,6 +10,7 @@ from spotd.domain.datasets import DataSet
 from spotd.domain.images import BakedImage
 from spotd.domain.job import JobSpec
 from spotd.domain.node_history import UNKNOWN, FleetHistory
+from spotd.domain.parts import PART
 from spotd.domain.queue import Limits, QueueEntry, QueueSnapshot
 
 
@@ -38,53 +39,92 @@ class WaitingRequest:
 class Timing:
     """The daemon's timeouts; config.toml has the defaults."""
 
-    suspect_after_s: float = 15.0  # silence after which the cloud is asked
-    lost_after_s: float = 120.0  # silence after which a node is given up though the cloud lists it
-    resurvey_s: float = 5.0  # between questions about a suspect or a terminated node
-    reterminate_s: float = 60.0  # a terminate that did not take is repeated
-    unattended_s: float = (
-        86_400.0  # how long a machine may go on without us; see planner/core/expiry.py
-    )
-    drain_margin_s: float = 10.0  # beyond a notice's deadline before we end the node ourselves
-    waits_s: float = 900.0  # without a machine before a job's user is alerted
-    beside_s: float = 480.0  # without a word of a machine before another is asked for beside it
-    granted_s: float = 900.0  # within which on-demand is granted, for deadlines to be met
+    suspect_after_s: float = 15.0  # a node that is silent so long is checked with its cloud
+    lost_after_s: float = 120.0  # one that is silent so long is lost, even if its cloud lists it
+    resurvey_s: float = 5.0  # between two checks of a suspect or of a terminated node
+    reterminate_s: float = 60.0  # a machine that is still there so long after is terminated again
+    unattended_s: float = 86_400.0  # how long a machine runs without a daemon before it is ended
+    drain_margin_s: float = 10.0  # after a notice's deadline, before the daemon ends the node
+    waits_s: float = 900.0  # the wait for a machine after which the job's user is alerted
+    beside_s: float = 480.0  # a machine that is not up so long gets a second one beside it
+    granted_s: float = 900.0  # within which an on-demand machine is expected, for deadlines
+
+
+@dataclass(frozen=True)
+class CommittedUse:
+    """The use of all jobs, launching and unknown nodes included, and the limits of it."""
+
+    limits: Limits = field(default_factory=Limits)
+    nodes: int = 0
+    microusd_per_h: int = 0
+
+
+@dataclass(frozen=True)
+class LaunchPermission:
+    """Whether, and where, machines may be launched now."""
+
+    blocked: str = ""  # why nothing may be launched: a limit, or the database
+    hedging: bool = True  # whether the limits have room for more than one candidate
+    safe_until_us: int = 0  # safe mode: until then nothing is launched or started; 0: it is off
+    disabled: Mapping[str, str] = field(default_factory=dict)  # provider -> why it is out of use
+
+
+@dataclass(frozen=True)
+class LaunchQueue:
+    """The jobs that share the limits and the offers with the job at hand."""
+
+    snapshot: QueueSnapshot = field(default_factory=QueueSnapshot)
+    requests: tuple[WaitingRequest, ...] = ()  # for offers that were refused of late
+
+
+@dataclass(frozen=True)
+class StoreCatalog:
+    """The stores of checkpoints and data: where each one is, and the prices of its cloud."""
+
+    # URL -> its cloud, region and zone, as far as they are known.
+    places: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    shards: tuple[str, ...] = ()  # URLs of stores that take shards of machines of their region
+    datasets: Mapping[str, DataSet] = field(default_factory=dict)  # by name
+    egress_microusd_per_gb: Mapping[str, int] = field(default_factory=dict)  # by cloud
+    # By cloud, in micro-USD: a GiB stored for a month, and a thousand writes.
+    storage_prices: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Geography:
+    """Where regions are, and where the companies are that operate them."""
+
+    countries: Mapping[str, str] = field(default_factory=dict)  # "cloud/region" -> its country
+    operators: Mapping[str, str] = field(default_factory=dict)  # cloud -> its company's country
+
+
+@dataclass(frozen=True)
+class Uptime:
+    """Since when, without a gap, this daemon runs and reaches clouds and machines.
+
+    Silence that began earlier is no sign that a machine is lost.
+    """
+
+    started_at_us: int = 0  # of this daemon; a call that was armed earlier died with its process
+    listening_since_us: int = 0  # to the machines
+    answering_since_us: Mapping[str, int] = field(default_factory=dict)  # by provider
+    # By provider, of machines behind its jump hosts; now, while those cannot be reached.
+    reached_since_us: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Market:
-    """Offers, refusals and limits as known when loaded. `nodes` and `microusd_per_h` are committed
-    use over all jobs, launching and unknown nodes included."""
+    """Offers, refusals, limits, and all else that a decision about any job depends on."""
 
     offers: tuple[Offer, ...]
     refusals: tuple[Refusal, ...] = ()
-    limits: Limits = field(default_factory=Limits)
-    nodes: int = 0
-    microusd_per_h: int = 0
-    disabled: Mapping[str, str] = field(default_factory=dict)  # provider -> why it is out of use
     deployment: str = ""
-    blocked: str = ""  # why nothing may be launched now (a limit, the database)
-    hedging: bool = True  # whether the limits have room for more than one candidate
-    started_at_us: int = 0  # of this daemon: a call armed before died with the one that made it
-    listening_since_us: int = 0  # without a gap: silence before says nothing about a node
-    answering_since_us: Mapping[str, int] = field(default_factory=dict)  # by provider: back since
-    reached_since_us: Mapping[str, int] = field(default_factory=dict)  # behind jump hosts; or now
     images: tuple[BakedImage, ...] = ()
-    past: FleetHistory = UNKNOWN  # what became of this fleet's machines, a minute ago at most
-    safe_until_us: int = 0  # until then nothing is launched or started: safe mode; 0: it is not
-    places: Mapping[str, tuple[str, ...]] = field(
-        default_factory=dict
-    )  # see planner/core/shard_stores.py
-    shards: tuple[str, ...] = ()  # URLs of stores that take shards of machines of their region
-    datasets: Mapping[str, DataSet] = field(default_factory=dict)  # by name
-    leaving: Mapping[str, int] = field(default_factory=dict)  # cloud -> micro-USD a GB that leaves
-    storing: Mapping[str, tuple[int, int]] = field(
-        default_factory=dict
-    )  # see planner/core/shard_stores.py
-    line: QueueSnapshot = field(default_factory=QueueSnapshot)
-    askers: tuple[
-        WaitingRequest, ...
-    ] = ()  # for what was refused of late; see planner/placement/scarce_offers.py
-    countries: Mapping[str, str] = field(default_factory=dict)  # "cloud/region" -> where it stands
-    operators: Mapping[str, str] = field(default_factory=dict)  # cloud -> where its company is
+    history: FleetHistory = UNKNOWN  # of this fleet's machines, a minute old at most
     timing: Timing = Timing()
+    use: CommittedUse = field(default=CommittedUse(), metadata=PART)
+    launch: LaunchPermission = field(default=LaunchPermission(), metadata=PART)
+    queue: LaunchQueue = field(default=LaunchQueue(), metadata=PART)
+    stores: StoreCatalog = field(default=StoreCatalog(), metadata=PART)
+    geography: Geography = field(default=Geography(), metadata=PART)
+    uptime: Uptime = field(default=Uptime(), metadata=PART)

@@ -59,7 +59,7 @@ def _wanted_phase(job: Job, alive: list[Node]) -> str:
         return DRAINING
     if not alive:
         return WAITING
-    if job.first_step_at_us:
+    if job.progress.first_step_at_us:
         return RECOVERING
     launching = all(node.state is NodeState.LAUNCHING for node in alive)
     return LAUNCHING if launching else BOOTING

@@ -246,7 +246,7 @@ def _reached_us(rows: Sequence[Steps], old: Steps, behind: dict[int, int]) -> in
 def _known(
     facts: JobRecord, pace: StepTimes, left_s: float, own_losses_s: Sequence[float], node: Node
 ) -> Measurements:
-    spec, past = facts.job.spec, facts.market.past
+    spec, past = facts.job.spec, facts.market.history
     planned = start_s(past, facts.job.id) + longest_pause_s(node.offer, spec, facts.market) / 2
     hazard = hazard_of(node.offer, lives_of(past))
     return Measurements(

@@ -39,11 +39,13 @@ def overdue(
             passed[name] = max(passed.get(name, 0), drill.ended_at_us)
     first: dict[str, int] = {}
     for job in jobs:
-        if job.first_step_at_us:
-            first[job.name] = min(first.get(job.name, job.first_step_at_us), job.first_step_at_us)
+        if job.progress.first_step_at_us:
+            first_us = job.progress.first_step_at_us
+            first[job.name] = min(first.get(job.name, first_us), first_us)
     result = []
     for job in sorted(jobs, key=lambda job: job.name):
-        drillable = job.outcome is None and job.desired is Desired.RUN and job.first_step_at_us
+        active = job.outcome is None and job.desired is Desired.RUN
+        drillable = active and job.progress.first_step_at_us
         since_us = passed.get(job.name, first.get(job.name, now_us))
         if not drillable or not keeps(job.spec.checkpoint) or now_us - since_us <= days * DAY_US:
             continue

@@ -93,7 +93,7 @@ def _obstacle(job: Job, total: int, rate: float, window: StepWindow | None) -> t
     if job.outcome is not None:
         return ENDED, ""
     if job.desired is not Desired.RUN:
-        command = "budget approve" if job.approval_asked_by else "resume"
+        command = "budget approve" if job.approval.approval_asked_by else "resume"
         return PAUSED, f"spotctl {command} {job.name}"
     if not total:
         return NO_TOTAL, TOTAL_ADVICE

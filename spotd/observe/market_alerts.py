@@ -100,7 +100,7 @@ def wanted(jobs: Iterable[Job]) -> list[WaitingJobs]:
             groups.setdefault(label(job.spec.resources.alternatives), []).append(job)
     return [
         WaitingJobs(
-            name, tuple(job.name for job in group), min(job.waiting_since_us for job in group)
+            name, tuple(job.name for job in group), min(job.queue.waiting_since_us for job in group)
         )
         for name, group in sorted(groups.items())
     ]

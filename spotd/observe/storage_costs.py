@@ -42,7 +42,7 @@ def record_carriage(
         known.setdefault(row.job_id, {})[row.month_us] = row
     jobs = {job.id: job for job in store.jobs.rows(finished=False)}
     ended, _ = store.jobs.ended(NEWEST)
-    jobs.update({job.id: job for job in ended if job.finished_at_us > now_us - DAY_US})
+    jobs.update({job.id: job for job in ended if job.end.finished_at_us > now_us - DAY_US})
     for job_id in sorted(set(known) - set(jobs)):
         # What a finished one keeps changes slowly, and all that it ever saved is read for that.
         if max(row.at_us for row in known[job_id].values()) > now_us - DAY_US:

@@ -123,7 +123,7 @@ def restores(
     saved them, and the rest from the job's own store, at the first tier's egress price of the cloud
     they leave.
     """
-    leaving = market.leaving or first_tier_prices()
+    leaving = market.stores.egress_microusd_per_gb or first_tier_prices()
     totals: dict[str, tuple[float, int]] = {}
     unknown: list[str] = []
     for row, node in resumed(first, rows):

@@ -16,6 +16,7 @@ from sqlalchemy import Connection, bindparam, select, update
 
 from providers.base import Offer
 from spotd.domain.node import Node
+from spotd.domain.parts import values_of
 from spotd.domain.plan import JOB_DECISIONS, NODE_DECISIONS, Plan
 from spotd.domain.view import View
 from spotd.store import ledger, limits, market, notices, schema
@@ -182,7 +183,7 @@ def _move_nodes(conn: Connection, moved: Sequence[tuple[Node, Node]]) -> None:
 
 def _job_row(change: Change, now_us: int) -> dict[str, Any]:
     job = change.after.job
-    decided = {name: getattr(job, name) for name in _DECIDED}
+    decided = values_of(job, _DECIDED)
     decided["outcome"] = None if job.outcome is None else job.outcome.value
     return {
         "job": job.id,

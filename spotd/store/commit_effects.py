@@ -55,7 +55,7 @@ class Change:
     def due_at_us(self, now_us: int) -> int:
         """When to decide again; 0 if only an observation can make the job due."""
         job = self.after.job
-        return now_us if self.notes > job.notes_seen else job.wake_at_us
+        return now_us if self.notes > job.wakeup.notes_seen else job.wakeup.wake_at_us
 
 
 def launches(plan: Plan) -> list[Node]:
@@ -89,7 +89,7 @@ def applied(view: View, plan: Plan) -> View:
         after.job,
         version=view.job.version + 1,
         wake_at_us=plan.wake_at_us,
-        notes_seen=view.job.notes,
+        notes_seen=view.job.wakeup.notes,
     )
     return changed(after, job=job)
 

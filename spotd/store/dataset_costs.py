@@ -75,7 +75,7 @@ def paid_by_copy(rows: Iterable[DataTransfer], market: Market) -> dict[str, int]
 def month_microusd(url: str, size: int, market: Market) -> int:
     """The cost of storing `size` bytes for a month at the first tier's price, rounded up; 0 if no
     price is listed."""
-    price = storage_prices().get(place_among(url, market.places).cloud)
+    price = storage_prices().get(place_among(url, market.stores.places).cloud)
     return math.ceil(size / GB * price.tiers[0][1]) if price else 0
 
 
@@ -85,7 +85,7 @@ def _lying(
     lies: dict[str, list[Lying]] = {}
     items, unknown = [], []
     for row in rows:
-        cloud = place_among(row.url, market.places).cloud
+        cloud = place_among(row.url, market.stores.places).cloud
         if cloud in storage_prices():
             lie = (row.bytes, row.began_at_us, row.gone_at_us or now_us)
             lies.setdefault(cloud, []).append(lie)
@@ -108,15 +108,16 @@ def _read(
     A row with a data set's name was mounted from its region's copy: no egress. A configured price
     per GB of a data set replaces the list price.
     """
-    leaving = market.leaving or first_tier_prices()
-    configured = {dataset.url: dataset.microusd_per_gb for dataset in market.datasets.values()}
+    leaving = market.stores.egress_microusd_per_gb or first_tier_prices()
+    datasets = market.stores.datasets.values()
+    configured = {dataset.url: dataset.microusd_per_gb for dataset in datasets}
     totals: dict[tuple[str, str], tuple[float, int]] = {}
     unknown: list[str] = []
     for row in rows:
         node = nodes.get(row.node_id)
         if node is None or row.began_at_us not in window or row.url.startswith("dataset://"):
             continue
-        at, gb = place_among(row.url, market.places), row.bytes / 1e9
+        at, gb = place_among(row.url, market.stores.places), row.bytes / 1e9
         price, by = out_microusd(node, at, leaving), "list price"
         if price != 0 and configured.get(row.url) is not None:
             price, by = configured[row.url], "usd_per_gb"

@@ -84,9 +84,9 @@ class Store(Protocol):
         """Write `plan` if the job still has `view.job.version`, and release the claim.
 
         In one transaction: changes, events, alerts (outbox), ledger (a segment "unknown" per added
-        node), `notes_seen = view.job.notes`, `wake_at_us`, `version + 1`. With an AddNode the
-        limits are checked over all nodes not gone, under a lock, before anything is written. The
-        event "pass" with `plan.reason` is written only when the reason differs from the last one.
+        node), `notes_seen = view.job.wakeup.notes`, `wake_at_us`, `version + 1`. With an AddNode
+        the limits are checked over all nodes not gone, under a lock, before anything is written.
+        The event "pass" with `plan.reason` is written only when the reason differs from the last.
         """
         ...
 

@@ -163,9 +163,9 @@ def job_news(facts: JobFacts) -> dict[str, Any]:
         head = newer_head(head, reading)
     if head is not None and head != facts.job.head:
         news["head"] = head
-    if facts.first_step_at_us and not facts.job.first_step_at_us:
+    if facts.first_step_at_us and not facts.job.progress.first_step_at_us:
         news["first_step_at_us"] = facts.first_step_at_us
-    if facts.outputs_at_us > facts.job.outputs_at_us:
+    if facts.outputs_at_us > facts.job.progress.outputs_at_us:
         news["outputs_at_us"] = facts.outputs_at_us
     return news
 

@@ -12,7 +12,14 @@ from sqlalchemy import Connection, Label, Row, bindparam, delete, exists, func, 
 
 from providers.base import Offer, Scope
 from spotd.domain.job import Desired
-from spotd.domain.market import Market, Refusal
+from spotd.domain.market import (
+    CommittedUse,
+    LaunchPermission,
+    LaunchQueue,
+    Market,
+    Refusal,
+    WaitingRequest,
+)
 from spotd.domain.queue import Limits
 from spotd.domain.units import S
 from spotd.store import images, ledger, limits, queue_snapshot, schema
@@ -140,17 +147,16 @@ class Markets:
             rest = _read(conn, now_us)
             with self._lock:
                 self._rest = (use.market, rest)
+        allowed = rest.use.limits
+        snapshot = queue_snapshot.load(conn, allowed, now_us, lambda: self.used(conn, now_us))
+        requests: tuple[WaitingRequest, ...] = ()
+        if rest.refusals:
+            requests = queue_snapshot.askers(conn, now_us, lambda: self.used(conn, now_us))
         return replace(
             rest,
             offers=self._offers_at(conn, use.offers),
-            nodes=use.nodes,
-            microusd_per_h=int(use.rate),
-            line=queue_snapshot.load(conn, rest.limits, now_us, lambda: self.used(conn, now_us)),
-            askers=(
-                queue_snapshot.askers(conn, now_us, lambda: self.used(conn, now_us))
-                if rest.refusals
-                else ()
-            ),
+            use=CommittedUse(limits=allowed, nodes=use.nodes, microusd_per_h=int(use.rate)),
+            queue=LaunchQueue(snapshot=snapshot, requests=requests),
         )
 
 
@@ -286,10 +292,10 @@ def _read(conn: Connection, now_us: int) -> Market:
     return Market(
         offers=(),
         refusals=tuple(reversed(refused)),
-        limits=_limits_of(deployment),
-        disabled={row.name: row.disabled for row in conn.execute(out)},
         deployment=deployment.name,
         images=images.baked(conn),
+        use=CommittedUse(limits=_limits_of(deployment)),
+        launch=LaunchPermission(disabled={row.name: row.disabled for row in conn.execute(out)}),
     )
 
 

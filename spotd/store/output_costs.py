@@ -65,7 +65,8 @@ def _egress(
 ) -> tuple[list[Item], list[str]]:
     """The cost of outputs leaving their machine's region, at the first tier's price."""
     by_id = {node.id: node for node in nodes}
-    place, leaving = store_of(job.spec, market), market.leaving or first_tier_prices()
+    place = store_of(job.spec, market)
+    leaving = market.stores.egress_microusd_per_gb or first_tier_prices()
     items: list[Item] = []
     unknown: list[str] = []
     for row in new:

@@ -20,7 +20,7 @@ from spotd.planner.placement.scarce_offers import ANSWERS_US
 from spotd.planner.queue.fair_share import KEPT_US, USE_US, in_order, use_of_late
 from spotd.store import schema
 from spotd.store.codec import decode_spec
-from spotd.store.rows import NOT_GONE, ZERO
+from spotd.store.rows import NOT_GONE, ZERO, JobRow
 
 SHARES_US = 60 * S  # how exact "of late" is: two daemons may know as much in a different minute
 
@@ -123,7 +123,7 @@ def load(conn: Connection, limits: Limits, now_us: int, used: Callable[[], Used]
     `used()` is called only if a job waits.
     """
     waiting = [
-        turn_of(row.id, row.name, decode_spec(row.spec), row.user_name, row)
+        turn_of(row, decode_spec(row.spec), row.user_name)
         for row in conn.execute(_WAITING, {"since": now_us - KEPT_US})
     ]
     if not waiting and not limits.projects:
@@ -193,8 +193,8 @@ def add_up(stretches: Iterable[PricedTime], now_us: int) -> Used:
     return sums
 
 
-def turn_of(job_id: str, name: str, spec: JobSpec, user: str, row: Any) -> QueueEntry:
-    """The queue entry of a job; `row` has the decided columns: its own row, or the Job."""
+def turn_of(row: JobRow, spec: JobSpec, user: str) -> QueueEntry:
+    """The queue entry of a job."""
     return QueueEntry(
         job_id=job_id,
         name=name,
@@ -209,7 +209,7 @@ def turn_of(job_id: str, name: str, spec: JobSpec, user: str, row: Any) -> Queue
 
 
 def asker_of(
-    line: QueueSnapshot, row: Any, spec: JobSpec, user: str, at_us: int, key: str = ""
+    line: QueueSnapshot, row: JobRow, spec: JobSpec, user: str, at_us: int, key: str = ""
 ) -> WaitingRequest:
     """Return the waiting request of a job that checks again at `at_us`, or requested the offer
     `key` then."""
@@ -245,9 +245,8 @@ def machine_of(
     return Machine(state, trains, first_step_at_us, microusd_per_h, going)
 
 
-def holder_of(row: Any, spec: JobSpec, machines: Sequence[Machine]) -> ResourceHolder:
-    """The holder entry of a job with its machines that are not gone; `row` is its own, or the
-    Job."""
+def holder_of(row: JobRow, spec: JobSpec, machines: Sequence[Machine]) -> ResourceHolder:
+    """The holder entry of a job with its machines that are not gone."""
     going = [machine for machine in machines if machine.going]
     first_us = max(machine.first_step_at_us for machine in machines)
     # Only a program with our engine saves reliably on request.

@@ -23,6 +23,12 @@ from spotd.wire.printed_steps import PrintedSteps, parse_printed_steps
 _nodes, _notices = schema.nodes.c, schema.notices.c
 
 
+class JobRow(Protocol):
+    """A row of the table of jobs, or anything else with its columns as attributes."""
+
+    def __getattr__(self, name: str) -> Any: ...
+
+
 class NodeRow(Protocol):
     """A row of the table of nodes, or anything else with its columns as attributes."""
 
@@ -33,37 +39,9 @@ class NodeRow(Protocol):
 JOB_COLUMNS = [
     column for column in schema.jobs.columns if column.name not in ("spec_yaml", "job_key")
 ]
-_PLAIN_JOB = (
-    "id",
-    "name",
-    "version",
-    "created_at_us",
-    "generation",
-    "outcome_text",
-    "finished_at_us",
-    "failures",
-    "place_after_us",
-    "save_wanted_at_us",
-    "waiting_since_us",
-    "waiting_told_us",
-    "unsaved_told_us",
-    "room_since_us",
-    "room_asked_us",
-    "room_microusd_per_h",
-    "offers_at_us",
-    "yields_to",
-    "yields_since_us",
-    "yielded_at_us",
-    "stop_text",
-    "wake_at_us",
-    "notes",
-    "notes_seen",
-    "first_step_at_us",
-    "outputs_at_us",
-    "approval_asked_by",
-    "approval_text",
-)
-# A field of a node, and of its parts, has the name of its column; these are not stored as they are.
+# A field of a record, or of a part of it, has the name of its column. These are stored otherwise.
+_ODD_JOB = frozenset({"spec", "desired", "outcome", "head"})
+_PLAIN_JOB = tuple(name for name in field_names(Job) if name not in _ODD_JOB)
 _ODD_NODE = frozenset(
     {"offer", "state", "leave_reason", "effect", "effect_failures", "effect_failed_at_us"}
     | {"notices", "printed_steps"}
@@ -96,13 +74,13 @@ NOT_GONE = _nodes.state != literal_column(f"'{NodeState.GONE.value}'")
 def job_of(row: Row[Any]) -> Job:
     """The job of a row with JOB_COLUMNS."""
     values = row._mapping  # noqa: SLF001 - the public name of a row's mapping
-    return Job(
-        **{name: values[name] for name in _PLAIN_JOB},
-        spec=decode_spec(row.spec),
-        desired=Desired(row.desired),
-        outcome=None if row.outcome is None else Outcome(row.outcome),
-        head=head_of(row),
-    )
+    decoded = {
+        "spec": decode_spec(row.spec),
+        "desired": Desired(row.desired),
+        "outcome": _maybe(Outcome, row.outcome),
+        "head": head_of(row),
+    }
+    return build(Job, {name: values[name] for name in _PLAIN_JOB} | decoded)
 
 
 def head_of(row: Any) -> HeadSnapshot | None:

@@ -79,7 +79,7 @@ def egress(
     `first` has rank 0 of each generation.
     """
     place = store_of(job.spec, market)
-    leaving = market.leaving or first_tier_prices()
+    leaving = market.stores.egress_microusd_per_gb or first_tier_prices()
     totals: dict[tuple[str, str], tuple[float, int]] = {}
     unknown: list[str] = []
     for row in rows:

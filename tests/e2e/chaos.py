@@ -134,9 +134,9 @@ class Chaos:
     def close(self, course: Course, job: Job, nodes: Sequence[Node]) -> None:
         self.nodes |= {node.id: node for node in nodes}
         self.walls.append(time.monotonic() - course.began_s)
-        wrong = [] if job.outcome and job.outcome.value == "succeeded" else [job.outcome_text]
-        if job.failures:
-            wrong.append(f"{job.failures} crashes were charged to it")
+        wrong = [] if job.outcome and job.outcome.value == "succeeded" else [job.end.outcome_text]
+        if job.backoff.failures:
+            wrong.append(f"{job.backoff.failures} crashes were charged to it")
         wrong += verdict.state(self.pair.cloud, course.job_id, course.reference)
         wrong += verdict.head(course.watch.versions, nodes)
         for _ in range(20):  # the database may be away just now

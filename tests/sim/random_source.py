@@ -20,6 +20,7 @@ from providers.base import (
     Scope,
 )
 from spotd.domain.events import AuditOutcome, Event, Severity
+from spotd.domain.fast_replace import changed
 from spotd.domain.health import HealthSpec
 from spotd.domain.job import Attempt, Desired, HeadSnapshot, Job
 from spotd.domain.node import EffectKind, Node
@@ -142,7 +143,7 @@ def _submit(c: Chance) -> Call:
 def _commit_decided(c: Chance) -> Call:
     """What the rules themselves decide."""
     market = c.store.market.load(c.now_us)
-    market = replace(market, started_at_us=NOW, listening_since_us=NOW)
+    market = changed(market, started_at_us=NOW, listening_since_us=NOW)
     return "commit_many", [(view, decide(view, market, c.now_us)) for view in c.views], c.now_us
 
 

@@ -74,10 +74,10 @@ class Study:
 
     def _due(self, name: str, job: Job) -> bool:
         hours, times = PHASES[name]
-        if job.head is None or not job.first_step_at_us:
+        if job.head is None or not job.progress.first_step_at_us:
             return False
         now_us, nth = self.world.kernel.now_us, times - self.left[name] + 1
-        late = now_us - job.first_step_at_us > nth * hours / (times + 1) * H_US
+        late = now_us - job.progress.first_step_at_us > nth * hours / (times + 1) * H_US
         return late and now_us - job.head.seen_at_us >= REPLAY_S * 1e6
 
     def _take(self, job: Job) -> None:
@@ -126,7 +126,7 @@ def test_three_phases_cost_what_the_study_says(study: Study) -> None:
 def test_each_phase_begins_when_the_one_before_has_succeeded(study: Study) -> None:
     assert {job.outcome for job in study.jobs.values()} == {Outcome.SUCCEEDED}
     for before, name in pairwise(PHASES):
-        done_us = study.jobs[before].finished_at_us
+        done_us = study.jobs[before].end.finished_at_us
         waited_us = study.machines(name)[0].created_us - done_us
         assert 0 <= waited_us <= 60_000_000, "within two looks"
 

@@ -84,7 +84,7 @@ def test_the_daemon_may_die_anywhere(bakery: Bakery) -> None:
         assert len(good) == (bakery.job(ident).outcome is Outcome.SUCCEEDED), number
         if not good:
             lost.append(steps[number])
-            assert "whether its disk was cleaned" in bakery.job(ident).outcome_text
+            assert "whether its disk was cleaned" in bakery.job(ident).end.outcome_text
     sweep(bakery)
     assert bakery.leaked() == []
     assert [(step.when, step.what) for step in lost] == [("before", "record image")]
@@ -113,7 +113,7 @@ def test_no_image_is_made_of_a_disk_that_could_not_be_cleaned(bakery: Bakery) ->
     bakery.bake()
     bakery.run(lambda s: s.over("j1"))
     assert bakery.job().outcome is Outcome.FAILED
-    assert "/root/.ssh" in bakery.job().outcome_text
+    assert "/root/.ssh" in bakery.job().end.outcome_text
     assert not begun(bakery)
 
 
@@ -127,8 +127,10 @@ def test_a_refusal_of_the_image_is_the_end_of_the_bake_alone(
     bakery.bake()
     bakery.run(lambda s: s.over("j1"))
     assert bakery.job().outcome is Outcome.FAILED
-    assert f"aws makes no image: {error}" in bakery.job().outcome_text
-    assert bakery.store.market.load(0).disabled == {}, "other jobs need no right to make images"
+    assert f"aws makes no image: {error}" in bakery.job().end.outcome_text
+    assert bakery.store.market.load(0).launch.disabled == {}, (
+        "other jobs need no right to make images"
+    )
 
 
 def test_what_may_pass_is_tried_again(bakery: Bakery) -> None:
@@ -144,7 +146,7 @@ def test_an_image_that_fails_is_removed(bakery: Bakery) -> None:
     bakery.bakers["aws"].fails = "internal error"
     bakery.bake()
     bakery.run(lambda s: s.over("j1"))
-    assert bakery.job().outcome_text == "bake failed: internal error"
+    assert bakery.job().end.outcome_text == "bake failed: internal error"
     assert bakery.leaked()
     sweep(bakery)
     assert bakery.leaked() == []

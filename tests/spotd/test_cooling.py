@@ -53,7 +53,7 @@ def test_the_only_offer_is_asked_for_again_when_it_has_cooled(
     (gone,) = stage.nodes("j1")
     back_us = max(gone.departure.left_at_us, gone.machine.gone_at_us) + int(BASE_S[code] * S)
     assert f"s more after {code}" in last_reason(stage)
-    assert stage.job().wake_at_us == back_us
+    assert stage.job().wakeup.wake_at_us == back_us
     passes = stage.passes
     stage.run(lambda s: len(s.nodes("j1")) == 2)
     again = stage.nodes("j1")[1]

@@ -85,7 +85,7 @@ def test_a_retry_that_is_rejected_fails_the_job_when_no_machine_came_of_it(stage
     stage.submit()
     stage.run(_over)
     assert stage.job().outcome is Outcome.FAILED
-    assert "no such image" in stage.job().outcome_text
+    assert "no such image" in stage.job().end.outcome_text
 
 
 def test_a_create_that_was_accepted_and_failed_is_one_refusal_in_the_vendors_words(

@@ -177,7 +177,7 @@ def test_a_job_whose_end_cannot_be_read_rents_nothing_and_succeeds_when_it_is(
     back()
     stage.run(lambda s: s.over("j1"))
     job = stage.job()
-    assert (job.outcome, job.failures) == (Outcome.SUCCEEDED, 0)
+    assert (job.outcome, job.backoff.failures) == (Outcome.SUCCEEDED, 0)
     assert [n.id for n in stage.nodes("j1")] == [node.id]
 
 
@@ -191,7 +191,7 @@ def test_a_job_that_turns_out_not_to_be_finished_goes_on(stage: Stage) -> None:
     back()
     stage.run(lambda s: s.nodes("j1", R))
     assert [n.generation for n in stage.nodes("j1")] == [1, 2]
-    assert stage.job().failures == 0
+    assert stage.job().backoff.failures == 0
 
 
 def test_a_job_whose_end_cannot_be_read_can_be_given_up(stage: Stage) -> None:
@@ -344,5 +344,5 @@ def test_a_program_that_fails_after_its_final_manifest_has_succeeded(
     stage.submit(max_restarts_on_errors=0)
     stage.run(lambda s: s.over("j1"))
     job = stage.job()
-    assert (job.outcome, job.failures) == (Outcome.SUCCEEDED, 0), stage.told()
+    assert (job.outcome, job.backoff.failures) == (Outcome.SUCCEEDED, 0), stage.told()
     assert len(stage.nodes("j1")) == 1

@@ -106,7 +106,7 @@ def test_what_is_wrong_with_the_job_itself_fails_it(stage: Stage, what: str, oth
     stage.submit()
     stage.run(lambda s: s.over("j1"))
     assert stage.job().outcome is Outcome.FAILED
-    assert "there is no type p5.49xlarge" in stage.job().outcome_text
+    assert "there is no type p5.49xlarge" in stage.job().end.outcome_text
     nothing_is_left(stage)
     assert stage.alive() == []
 

@@ -34,4 +34,4 @@ def test_max_cost_holds_when_the_price_rises(stage: Stage) -> None:
     assert 60 * S <= spent <= 60 * S + 2 * tick, "a dollar a second, then four"
     stage.run(lambda s: s.over("j1"))
     job = stage.job()
-    assert (job.outcome, job.outcome_text) == (Outcome.FAILED, "max_cost_usd of $60.00 reached")
+    assert (job.outcome, job.end.outcome_text) == (Outcome.FAILED, "max_cost_usd of $60.00 reached")

@@ -198,7 +198,7 @@ def worst_case(market: Market, nodes: Iterable[Node], now_us: int) -> list[Check
 
     A machine keeps its current expiry, even if `limits.unattended_h` was shortened since.
     """
-    cap = market.limits.max_microusd_per_h
+    cap = market.use.limits.max_microusd_per_h
     prices = [offer.price_microusd_per_h for offer in market.offers]
     dearest = max((price for price in prices if not cap or price <= cap), default=0)
     unattended_us = int(market.timing.unattended_s * S)
@@ -229,7 +229,7 @@ def _check_providers(context: ApiContext, market: Market) -> list[Check]:
     checks, silent = [], context.clouds.silent_providers()
     for info in context.clouds.providers():
         offers = sum(offer.provider == info.name for offer in market.offers)
-        problem = market.disabled.get(info.name) or silent.get(info.name, "")
+        problem = market.launch.disabled.get(info.name) or silent.get(info.name, "")
         message = problem or (f"{offers} offers" if offers else "no offers known")
         label = f"{info.kind}, local" if info.local and info.kind != "local" else info.kind
         advice = f"check [providers.{info.name}] in config.toml and its credentials"

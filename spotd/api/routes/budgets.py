@@ -109,7 +109,8 @@ def needs_second_person(call: ApiRequest) -> bool:
 def record_request(call: ApiRequest, job: Job) -> list[str]:
     """Alert the admins that a job waits for one of them, and return that as a warning."""
     command = f"spotctl budget approve {job.name}"
-    text = f"{job.approval_asked_by} asks to let {job.name} exceed a budget: {job.approval_text}"
+    asked_by, budget = job.approval.approval_asked_by, job.approval.approval_text
+    text = f"{asked_by} asks to let {job.name} exceed a budget: {budget}"
     event = Event(
         "budget_approval",
         f"{text}; another admin approves with `{command}`",
@@ -118,13 +119,13 @@ def record_request(call: ApiRequest, job: Job) -> list[str]:
         key=f"budget_approval:{job.id}:{call.now_us}",
     )
     call.context.store.events.add(job.id, event, call.now_us)
-    return [f"{job.name} waits until another admin approves: {command}; {job.approval_text}"]
+    return [f"{job.name} waits until another admin approves: {command}; {budget}"]
 
 
 def approve_override(call: ApiRequest) -> dict[str, Any]:
     """Approve another admin's request to let a job exceed a budget, and run it."""
     job, store = call.job(), call.context.store
-    asked_by = job.approval_asked_by
+    asked_by = job.approval.approval_asked_by
     if not asked_by or job.outcome is not None or job.desired is not Desired.PAUSE:
         raise conflict(f"{job.name} waits for no approval", f"spotctl show {job.name}")
     if asked_by == call.actor:
@@ -135,7 +136,7 @@ def approve_override(call: ApiRequest) -> dict[str, Any]:
         maker = asked_by if token else "somebody unknown"
         message = f"{call.actor} is logged in with a token of {maker}, and {asked_by} asked"
         raise ApiError(403, "auth", message, "another admin has to run the same command")
-    record_override(call, job, f"{asked_by} asked for it; {job.approval_text}")
+    record_override(call, job, f"{asked_by} asked for it; {job.approval.approval_text}")
     store.jobs.set_desired(job.id, Desired.RUN, call.now_us)
     return {
         "kind": "BudgetApproval",
@@ -143,7 +144,7 @@ def approve_override(call: ApiRequest) -> dict[str, Any]:
         "id": job.id,
         "asked_by": asked_by,
         "approved_by": call.actor,
-        "override": job.approval_text,
+        "override": job.approval.approval_text,
     }
 
 

@@ -219,7 +219,7 @@ def _find_checkpoint(call: ApiRequest, name: str) -> tuple[ObjectStore, Job, Sto
 def open_stores(call: ApiRequest, job: Job) -> ObjectStore:
     """Return the job's own store, combined with the stores that may have its shards."""
     context = call.context
-    others = may_have_shards(job.spec, context.market(call.now_us).shards)
+    others = may_have_shards(job.spec, context.market(call.now_us).stores.shards)
     own = context.storage.open_store(job.spec.checkpoint.store)
     return MultiStore(own, {url: partial(context.storage.open_store, url) for url in others})
 

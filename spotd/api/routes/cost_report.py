@@ -51,7 +51,7 @@ def job_report(call: ApiRequest) -> dict[str, Any]:
     records = records_of(call.context.store, job)
     report = _report(records, market, _box(call, window), window, call.now_us)
     account = account_of(records, market, ControlBoxCost(0, {}, 0), window, call.now_us)
-    elapsed_us = (job.finished_at_us or call.now_us) - job.created_at_us
+    elapsed_us = (job.end.finished_at_us or call.now_us) - job.created_at_us
     facts = RunFacts(
         interruptions(account),
         elapsed_us / US_PER_H,

@@ -51,7 +51,7 @@ def _job_cost(
     """
     store, now_us = call.context.store, call.now_us
     segments = store.ledger.segments(job.id)
-    progress = all_reports(store.progress.rows(job.id), job.first_step_at_us)
+    progress = all_reports(store.progress.rows(job.id), job.progress.first_step_at_us)
     total = bill(segments, now_us)
     nodes, num_nodes = store.nodes.of_job(job.id), job.spec.resources.num_nodes
     gangs = {node.generation: node.gang_size for node in nodes if node.gang_size}

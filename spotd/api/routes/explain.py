@@ -116,7 +116,12 @@ def _decide(view: View, market: Market, user: str, now_us: int) -> Plan:
     If a limit blocks a job that would request several machines, it requests one; otherwise none.
     The use of limits is that of the market's load, not of a commit.
     """
-    use = LimitUse(market.limits, market.nodes, market.microusd_per_h, market.line)
+    use = LimitUse(
+        limits=market.use.limits,
+        nodes=market.use.nodes,
+        microusd_per_h=market.use.microusd_per_h,
+        line=market.queue.snapshot,
+    )
     markets = [market]
     if view.job.spec.resources.candidates > 1:
         markets.append(replace(market, hedging=False))
@@ -128,7 +133,7 @@ def _decide(view: View, market: Market, user: str, now_us: int) -> Plan:
         obstacle = room.take(view.job, user, new_launches) if new_launches else ""
         if not obstacle:
             return plan
-    return decide(view, replace(market, blocked=obstacle), now_us)
+    return decide(view, changed(market, blocked=obstacle), now_us)
 
 
 def _silent_clouds(call: ApiRequest, view: View, market: Market) -> list[str]:
@@ -190,12 +195,12 @@ def planned(call: ApiRequest) -> tuple[JobSpec, Market, dict[str, Any]]:
         "answering": sum(not row.excluded and row.offer.provider not in silent for row in ranked),
         "max_hourly_cost_usd": usd(parsed.spec.limits.max_hourly_microusd) or None,
         "known": len(market.offers),
-        "blocked": market.blocked,
+        "blocked": market.launch.blocked,
         "limits": {
-            "max_nodes": market.limits.max_nodes or None,
-            "max_usd_per_hour": usd(market.limits.max_microusd_per_h) or None,
-            "nodes": market.nodes,
-            "usd_per_hour": usd(market.microusd_per_h),
+            "max_nodes": market.use.limits.max_nodes or None,
+            "max_usd_per_hour": usd(market.use.limits.max_microusd_per_h) or None,
+            "nodes": market.use.nodes,
+            "usd_per_hour": usd(market.use.microusd_per_h),
         },
         "warnings": warnings,
     }

@@ -248,7 +248,7 @@ def _with_approval(call: ApiRequest, submission: Submission, override: str) -> S
 
 def _record_budget(call: ApiRequest, job: Job, override: str) -> list[str]:
     """Record the override of a new job, or that it waits for one. Returns warnings."""
-    if job.approval_asked_by:
+    if job.approval.approval_asked_by:
         return record_request(call, job)
     if not needs_second_person(call):
         record_override(call, job, override)
@@ -331,7 +331,7 @@ def _check_shards(call: ApiRequest, spec: JobSpec) -> None:
 
     No machine would use it.
     """
-    places = call.context.market(call.now_us).places
+    places = call.context.market(call.now_us).stores.places
     for url in spec.checkpoint.shards:
         if url == spec.checkpoint.store:
             continue
@@ -391,7 +391,7 @@ def _warnings(call: ApiRequest, spec: JobSpec) -> list[str]:
     remote_offers = (
         row.offer
         for row in ranked
-        if not near_store(row.offer, spec, market.places, market.shards)[0]
+        if not near_store(row.offer, spec, market.stores.places, market.stores.shards)[0]
     )
     mounts = mount_warnings(spec, market, [row.offer for row in ranked])
     now_us = call.now_us
@@ -451,7 +451,7 @@ def _set_desired(call: ApiRequest, desired: Desired) -> dict[str, Any]:
     job = call.job()
     verb = {Desired.CANCEL: "cancel", Desired.PAUSE: "pause", Desired.RUN: "resume"}[desired]
     if job.outcome is not None and not (desired is Desired.CANCEL and job.desired is desired):
-        ended = (iso(job.finished_at_us) or "earlier")[:19]
+        ended = (iso(job.end.finished_at_us) or "earlier")[:19]
         raise conflict(
             f"job {job.name} has already {_ENDED[job.outcome.value]} ({ended}); "
             f"there is nothing to {verb}",

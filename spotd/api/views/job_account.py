@@ -122,7 +122,7 @@ def records_of(store: Store, job: Job) -> Records:
         store.jobs.users([job.id]).get(job.id, ""),
         store.nodes.of_job(job.id),
         store.ledger.segments(job.id),
-        all_reports(store.progress.rows(job.id), job.first_step_at_us),
+        all_reports(store.progress.rows(job.id), job.progress.first_step_at_us),
         store.checkpoints.rows(job.id),
         store.transfers.rows(job.id),
         store.outputs.rows(job.id),

@@ -105,7 +105,7 @@ def job_data(facts: JobFacts, now_us: int) -> dict[str, Any]:
         "phase": phase(job, nodes),
         "desired": job.desired.value,
         "outcome": job.outcome.value if job.outcome else None,
-        "outcome_text": job.outcome_text or job.stop_text,
+        "outcome_text": job.end.outcome_text or job.end.stop_text,
         "kept_nothing": job.kept_nothing,
         "approval": _approval_data(job),
         "step": facts.step,
@@ -118,8 +118,8 @@ def job_data(facts: JobFacts, now_us: int) -> dict[str, Any]:
         "training_nodes": training(job, nodes),
         "where": [where_data(node) for node in nodes if node.state in _HOLDING],
         "created_at": iso(job.created_at_us),
-        "first_step_at": iso(job.first_step_at_us),
-        "finished_at": iso(job.finished_at_us),
+        "first_step_at": iso(job.progress.first_step_at_us),
+        "finished_at": iso(job.end.finished_at_us),
         "cost_usd": usd(sum(spend_microusd(s, now_us) for s in facts.segments)),
         "last_checkpoint": _checkpoint_data(facts.checkpoints),
     }
@@ -129,7 +129,7 @@ def _approval_data(job: Job) -> dict[str, str] | None:
     """Return the approval that a job needs from another person before it runs; None for none."""
     if not job.approval_asked_by or job.outcome is not None or job.desired is not Desired.PAUSE:
         return None
-    return {"asked_by": job.approval_asked_by, "text": job.approval_text}
+    return {"asked_by": asked_by, "text": text}
 
 
 def job_detail(facts: JobFacts, now_us: int) -> dict[str, Any]:

@@ -153,7 +153,7 @@ def _restart(offer: Offer, market: Market) -> tuple[float, int]:
     """
     durations_s = [
         (stay.trained_at_us - stay.asked_at_us) / S
-        for stay in market.past.stays
+        for stay in market.history.stays
         if stay.trained_at_us and stay.offer_key.split("/")[3:4] == [offer.instance_type]
     ]
     return (

@@ -42,16 +42,16 @@ def freight(spec: JobSpec, offer: Offer, market: Market) -> TransferCost:
     one. A data set without a size is checked for one thing only: it must not be mounted from
     another region or cloud, where each read costs.
     """
-    if not market.datasets:
+    if not market.stores.datasets:
         return NONE
     once = each = 0.0
     carried, refused = 0, ""
     for mount in spec.files.buckets:
         name = mount.url.removeprefix(_SCHEME)
-        data = market.datasets.get(name)
+        data = market.stores.datasets.get(name)
         if data is None:
             continue
-        way = way_of(data, offer, market.places)
+        way = way_of(data, offer, market.stores.places)
         crosses = bool(way.near or way.max_microusd or way.microusd_per_gb)
         if crosses and not way.near and mount.mode is not MountMode.COPY:
             refused = refused or f"data set {name} is mounted, and has no copy in that region"

@@ -57,7 +57,7 @@ def remaining(view: View, now_us: int) -> list[Node]:
 
 
 def _wanted(job: Job) -> bool:
-    return job.outcome is None and job.desired is Desired.RUN and not job.stop_text
+    return job.outcome is None and job.desired is Desired.RUN and not job.end.stop_text
 
 
 def _goes_on(node: Node, spec: JobSpec, now_us: int) -> bool:

@@ -105,7 +105,7 @@ def bake(d: PlanBuilder, node: Node) -> None:
         d.add_reason(f"setup is done on {place(node)}: {what}")
         d.wake_at(max(_next_us(node), d.now_us + S))
         return
-    d.set_job(stop_text=d.job.stop_text or f"bake failed: {why}")
+    d.set_job(stop_text=d.job.end.stop_text or f"bake failed: {why}")
     d.event("bake_failed", f"no image of {place(node)}: {why}", node, severity=Severity.ERROR)
     d.terminate(node, LeaveReason.FAILED, why)
 
@@ -126,7 +126,7 @@ def _overdue(d: PlanBuilder, node: Node) -> str:
     if d.now_us - node.bake.cleaned_at_us > MAKING_S * S:
         return f"the image was not available after {MAKING_S / 3600:.0f} h"
     since_us = max(
-        node.bake.image_asked_at_us, node.bake.cleaned_at_us, d.market.listening_since_us
+        node.bake.image_asked_at_us, node.bake.cleaned_at_us, d.market.uptime.listening_since_us
     )
     if failing and d.now_us - since_us > SILENT_S * S:
         return f"{node.offer.provider} did not report its progress: {node.call.effect_error}"

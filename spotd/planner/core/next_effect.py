@@ -66,12 +66,13 @@ def hearing_since_us(node: Node, market: Market) -> int:
 
     Earlier silence says nothing about the node: the daemon or the jump host may be the cause.
     """
-    return max(market.listening_since_us, market.reached_since_us.get(node.offer.provider, 0))
+    uptime = market.uptime
+    return max(uptime.listening_since_us, uptime.reached_since_us.get(node.offer.provider, 0))
 
 
 def cut_off(node: Node, market: Market, now_us: int) -> bool:
     """Return whether the path to the node is broken: it may be fine and cannot be reached."""
-    return market.reached_since_us.get(node.offer.provider, 0) >= now_us
+    return market.uptime.reached_since_us.get(node.offer.provider, 0) >= now_us
 
 
 def suspect(node: Node, market: Market, now_us: int) -> bool:
@@ -225,7 +226,7 @@ def lost_at_us(node: Node, view: View, market: Market) -> int:
     to respond: the fault that prevented the check may also have delayed its messages.
     """
     looked_us = _head_read_at_us(view) if node.training.claimed_at_us else 0
-    asked_us = max(looked_us, market.answering_since_us.get(node.offer.provider, 0))
+    asked_us = max(looked_us, market.uptime.answering_since_us.get(node.offer.provider, 0))
     rest_us = int((1 - LAST_LOOK) * market.timing.lost_after_s * S)
     return max(last_look_us(node, view, market), asked_us) + rest_us
 
@@ -288,7 +289,8 @@ def _need_contact(node: Node, view: View, market: Market, now_us: int) -> Effect
 
 def _armed(node: Node, market: Market, kind: EffectKind) -> bool:
     """Return whether the last armed call is of this kind, by a daemon that has not died since."""
-    return node.call.effect is kind and node.call.effect_armed_at_us >= max(market.started_at_us, 1)
+    since_us = max(market.uptime.started_at_us, 1)
+    return node.call.effect is kind and node.call.effect_armed_at_us >= since_us
 
 
 def _in_flight(node: Node, market: Market, kind: EffectKind, done_at_us: int, now_us: int) -> bool:
@@ -349,10 +351,10 @@ def _need_running(node: Node, view: View, market: Market, now_us: int) -> Effect
     contact = _need_contact(node, view, market, now_us)
     if node.rank and view.job.spec.checkpoint.engine != "none":
         return contact  # the ranks of our engine save together: rank 0 gets the message
-    head, yields_us = view.job.head, view.job.yields_since_us
+    head, yields_us = view.job.head, view.job.queue.yields_since_us
     if contact is None and yields_us and head and max(yields_us, head.read_at_us) < head.seen_at_us:
         return EffectKind.READ_HEAD  # saved for who gets its machines: by its own word as yet
-    wanted_us = view.job.save_wanted_at_us
+    wanted_us = view.job.progress.save_wanted_at_us
     if contact is None and wanted_us > max(
         node.agent.told_save_at_us, node.training.first_step_at_us
     ):

@@ -8,6 +8,7 @@ from spotd.domain.events import Event, Severity
 from spotd.domain.job import Attempt, Job
 from spotd.domain.market import Market
 from spotd.domain.node import Node
+from spotd.domain.parts import value_of
 from spotd.domain.plan import AddNode, Change, ChangeJob, ChangeNode, MoveNode, OpenAttempt, Plan
 from spotd.domain.states import LeaveReason, NodeState
 from spotd.domain.view import View
@@ -59,7 +60,7 @@ class PlanBuilder:
     def set_job(self, **fields: object) -> None:
         """Set decision columns of the job, those that differ."""
         changed_job = {
-            name: value for name, value in fields.items() if getattr(self.job, name) != value
+            name: value for name, value in fields.items() if value_of(self.job, name) != value
         }
         if changed_job:
             self._change(ChangeJob(changed_job))

@@ -14,7 +14,7 @@ SAFE_LOOK_US = 15_000_000  # another daemon may be at work: it has its turn with
 
 def safe(market: Market, now_us: int) -> bool:
     """Return whether this daemon is in safe mode."""
-    return now_us < market.safe_until_us
+    return now_us < market.launch.safe_until_us
 
 
 def withheld(node: Node, kind: EffectKind) -> bool:

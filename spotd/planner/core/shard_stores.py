@@ -87,12 +87,12 @@ def egress_microusd_per_h(offer: Offer, spec: JobSpec, market: Market) -> int | 
     if saves.engine == "none":
         return None
     place = goes_to(offer, spec, market)
-    gb = gb_microusd(offer, place, market.leaving)
+    gb = gb_microusd(offer, place, market.stores.egress_microusd_per_gb)
     if gb is None:
         return None
     back = 0.0
-    if may_have_shards(spec, market.shards) and not offer.local and place.cloud != HERE:
-        if place.cloud not in market.leaving or not saves.size_bytes:
+    if may_have_shards(spec, market.stores.shards) and not offer.local and place.cloud != HERE:
+        if place.cloud not in market.stores.egress_microusd_per_gb or not saves.size_bytes:
             return None
         lives_h = mtbf_s(offer, (), spec.resources.num_nodes) / 3600
         back = saves.size_bytes / 1e9 * market.leaving[place.cloud] / lives_h
@@ -106,13 +106,13 @@ def requests_microusd_per_h(offer: Offer, spec: JobSpec, market: Market) -> int 
     """Return the hourly cost of the store requests of saves, in parts of PART_BYTES; None if
     unknown.
 
-    `market.storing` is, by cloud, the micro-USD of a GiB stored for a month and of a thousand
-    writes.
+    `storage_prices` of the market's stores are, by cloud, the micro-USD of a GiB stored for a
+    month and of a thousand writes.
     """
     saves = spec.checkpoint
     if saves.engine == "none" or not saves.size_bytes:
         return None
-    price = market.storing.get(goes_to(offer, spec, market).cloud)
+    price = market.stores.storage_prices.get(goes_to(offer, spec, market).cloud)
     each_h = saves_per_h(offer, spec, market)
     if price is None or not each_h:
         return None
@@ -122,7 +122,7 @@ def requests_microusd_per_h(offer: Offer, spec: JobSpec, market: Market) -> int 
 def carried_microusd_per_h(offer: Offer, spec: JobSpec, market: Market) -> int:
     """Return the known hourly cost of checkpoints: egress, requests, storage of `keep` of them."""
     saves = spec.checkpoint
-    price = market.storing.get(goes_to(offer, spec, market).cloud)
+    price = market.stores.storage_prices.get(goes_to(offer, spec, market).cloud)
     lies = 0
     if price is not None and saves.engine != "none":
         lies = round(saves.size_bytes * saves.keep / GIB * price[0] / MONTH_H)
@@ -133,7 +133,7 @@ def carried_microusd_per_h(offer: Offer, spec: JobSpec, market: Market) -> int:
 def saves_per_h(offer: Offer, spec: JobSpec, market: Market) -> float:
     """Return how often the job saves there; 0 if that or the size of a save is unknown."""
     size_gb = spec.checkpoint.size_bytes / 1e9
-    gb = gb_microusd(offer, goes_to(offer, spec, market), market.leaving) or 0
+    gb = gb_microusd(offer, goes_to(offer, spec, market), market.stores.egress_microusd_per_gb) or 0
     pause_s = _pause_s(offer, spec, size_gb * gb)
     return 3600 / pause_s if size_gb and pause_s else 0.0
 
@@ -147,19 +147,19 @@ def longest_pause_s(offer: Offer, spec: JobSpec, market: Market) -> float:
     saves = spec.checkpoint
     if not saves.auto:
         return saves.every_s or MOST_S
-    if gb_microusd(offer, goes_to(offer, spec, market), market.leaving) != 0:
+    if gb_microusd(offer, goes_to(offer, spec, market), market.stores.egress_microusd_per_gb) != 0:
         return MOST_S
     return min(max(saves.every_s, SLACK * _pause_s(offer, spec, 0.0)), MOST_S)
 
 
 def store_of(spec: JobSpec, market: Market) -> StorePlace:
     """Return the place of the job's authority store."""
-    return place_among(spec.checkpoint.store, market.places)
+    return place_among(spec.checkpoint.store, market.stores.places)
 
 
 def goes_to(offer: Offer, spec: JobSpec, market: Market) -> StorePlace:
     """Return the place that shards of the offer's machine go to."""
-    return near_store(offer, spec, market.places, market.shards)[1]
+    return near_store(offer, spec, market.stores.places, market.stores.shards)[1]
 
 
 def place_among(url: str, places: Mapping[str, tuple[str, ...]]) -> StorePlace:

@@ -19,13 +19,13 @@ def out_of_place(spec: JobSpec, offer: Offer, market: Market) -> str:
         return afar
     preferences = spec.preferences
     if preferences.residency:
-        country = market.countries.get(f"{offer.cloud}/{offer.region}")
+        country = market.geography.countries.get(f"{offer.cloud}/{offer.region}")
         if not country:
             return f"the country of {offer.region} is not known (residency)"
         if country not in preferences.residency:
             return f"it is in {country}, outside the job's residency"
     if preferences.not_operated_from:
-        home = market.operators.get(offer.cloud)
+        home = market.geography.operators.get(offer.cloud)
         if not home:
             return (
                 f"the home country of the operator of {offer.provider} is not known "

@@ -86,7 +86,7 @@ def situate(
     if assumed:
         work = replace(work, deadline_s=None)
     gang = _running(running, work.restart_s, now_us) if running is not None else None
-    elsewhere = found_elsewhere(market.past)
+    elsewhere = found_elsewhere(market.history)
     situation = Situation(now_us / S, work, pools, gang, elsewhere=elsewhere)
     return JobSituation(
         situation, sold.spot, sold.lasting, sold.hopeful, spec.resources.num_nodes, cache
@@ -124,7 +124,7 @@ def _pools(
     asks = ("pools", size_b, lies, spec.preferences.speeds)
     if common and isinstance(rows, SharedRanking) and (cached := rows.cache.get(asks)) is not None:
         return cached  # type: ignore[return-value]
-    known = records(market.past)
+    known = records(market.history)
     pools = tuple(
         _pool(offer, spec, market, (size_b, lies), sold, _record(known, key, sold, now_us))
         for key, offer in sold.offers.items()
@@ -291,5 +291,5 @@ def _way(offer: Offer, market: Market, size_b: int, store: StorePlace) -> tuple[
     same = store.cloud == offer.cloud
     if same and store.region in ("", offer.region):
         return 0.0, 0.0
-    each = 0 if same else market.leaving.get(store.cloud, 0)
+    each = 0 if same else market.stores.egress_microusd_per_gb.get(store.cloud, 0)
     return size_b / 1e9 * each / 1e6, size_b / CARRY_B_PER_S

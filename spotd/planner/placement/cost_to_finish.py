@@ -60,7 +60,7 @@ def costs(
     situated = situate(view, market, now_us, rows, running)
     if situated is None:
         return []
-    lives, here = _by_pool(market.past), running.offer.key if running else ""
+    lives, here = _by_pool(market.history), running.offer.key if running else ""
     return [
         _cost(situated, row, lives, _data(view, row, market), started=row.offer.key == here)
         for row in rows
@@ -85,7 +85,7 @@ def worths(
     asks = ("worths", situated.situation.work, fast, situated.num_nodes)
     if situated.cache is not None and (known := situated.cache.get(asks)) is not None:
         return known  # type: ignore[return-value]
-    lives = _by_pool(market.past)
+    lives = _by_pool(market.history)
     free = [row for row in rows if not row.excluded]
     known_of = [row for row in free if pool_of(row.offer) in situated.pools]
     costs = [_cost(situated, r, lives, _data(view, r, market), started=False) for r in known_of]

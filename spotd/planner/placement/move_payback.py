@@ -76,7 +76,7 @@ def _usd_per_h(row: RankedOffer, spec: JobSpec, market: Market) -> float:
     The transfer back, which is part of a row's own score, counts as a separate move.
     """
     offer, size_gb = row.offer, spec.checkpoint.size_bytes / 1e9
-    gb = gb_microusd(offer, goes_to(offer, spec, market), market.leaving) or 0
+    gb = gb_microusd(offer, goes_to(offer, spec, market), market.stores.egress_microusd_per_gb) or 0
     saved = size_gb * gb * saves_per_h(offer, spec, market)
     return (
         (offer.price_microusd_per_h * spec.resources.num_nodes + saved)

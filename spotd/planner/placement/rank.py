@@ -217,7 +217,8 @@ def _made(spec: JobSpec, market: Market, now_us: int) -> _RankingTable:
     for place in fits:
         offer = place.row.offer
         row, touched = place.row, touches(offer, spoiled)
-        if offer.ends_at_us or offer.provider in market.disabled or (touched and row.excluded):
+        disabled = offer.provider in market.launch.disabled
+        if offer.ends_at_us or disabled or (touched and row.excluded):
             row = _ranked(offer, spec, market, now_us, frozenset(), spoiled)
         elif touched:
             cooling = _cooling(offer, spec, now_us, spoiled)
@@ -239,10 +240,11 @@ class _RequestKey:
 
     def __init__(self, spec: JobSpec, market: Market) -> None:
         self.spec = spec
-        self.market = changed(market, refusals=(), disabled={}, past=UNKNOWN)
-        priced = (market.offers, market.leaving, market.storing)
-        self._same = (*priced, market.countries, market.operators)
-        known = (tuple(market.places.items()), market.shards, tuple(market.datasets.items()))
+        self.market = changed(market, refusals=(), disabled={}, history=UNKNOWN)
+        stores, geography = market.stores, market.geography
+        priced = (market.offers, stores.egress_microusd_per_gb, stores.storage_prices)
+        self._same = (*priced, geography.countries, geography.operators)
+        known = (tuple(stores.places.items()), stores.shards, tuple(stores.datasets.items()))
         self._key = (*_asks(spec), *known)
 
     def __hash__(self) -> int:

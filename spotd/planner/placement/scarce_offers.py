@@ -67,7 +67,7 @@ def patient(job: Job, now_us: int, rows: Sequence[RankedOffer]) -> bool:
     """Return whether another job's turn blocks its best offer and it has not waited long."""
     first = next((row for row in rows if not row.excluded or row.code == TURN), None)
     mine = first is not None and first.code == TURN
-    return mine and now_us - (job.waiting_since_us or now_us) < PATIENCE_US
+    return mine and now_us - (job.queue.waiting_since_us or now_us) < PATIENCE_US
 
 
 def told_ahead(job: Job, market: Market, now_us: int, rows: Sequence[RankedOffer]) -> str:
@@ -96,7 +96,7 @@ def asks_again_us(now_us: int, rows: Sequence[RankedOffer]) -> int:
 
 def _mine(job: Job, market: Market) -> QueueEntry:
     """Return the job's queue entry; a new job is behind those of its priority."""
-    known = (asker.turn for asker in market.askers if asker.turn.job_id == job.id)
+    known = (asker.turn for asker in market.queue.requests if asker.turn.job_id == job.id)
     new = QueueEntry(
         job.id,
         job.name,
@@ -120,7 +120,7 @@ def _ahead(
     wave = _last_wave(offer, spoiled)
     before = [
         asker
-        for asker in market.askers
+        for asker in market.queue.requests
         if _order(asker.turn, wave) < _order(mine, wave)
         and asker.turn.job_id != mine.job_id
         and (
@@ -134,7 +134,7 @@ def _now(one: WaitingRequest, market: Market, now_us: int) -> bool:
     """Return whether it is that job's turn now; nobody's while no daemon decides."""
     if one.keys:
         return now_us - one.at_us < ANSWERS_US
-    since_us = max(one.at_us, market.started_at_us, market.listening_since_us)
+    since_us = max(one.at_us, market.uptime.started_at_us, market.uptime.listening_since_us)
     return one.at_us <= now_us < since_us + LOOKS_US
 
 

@@ -250,6 +250,12 @@ def _may_give(one: ResourceHolder, turn: QueueEntry, now_us: int) -> bool:
     return lower and settled and rested
 
 
+def _taken_now(market: Market, now_us: int) -> tuple[QueueEntry, tuple[ResourceHolder, ...]] | None:
+    """`taken`, of what the market knows of limits, use and queue."""
+    use = market.use
+    return taken(use.limits, use.nodes, use.microusd_per_h, market.queue.snapshot, now_us)
+
+
 def givers(market: Market, now_us: int) -> list[str]:
     """Return the jobs that have to give up their machines now: a periodic task makes them due."""
     holders = taken(market.limits, market.nodes, market.microusd_per_h, market.line, now_us)
@@ -261,15 +267,15 @@ def givers(market: Market, now_us: int) -> list[str]:
 
 def stand_in_line(d: PlanBuilder, microusd_per_h: int) -> None:
     """The limits have no room for the job now."""
-    if d.job.yields_to:
-        d.add_reason(f"its machines went to {d.market.line.name_of(d.job.yields_to)}")
+    if d.job.queue.yields_to:
+        name = d.market.queue.snapshot.name_of(d.job.queue.yields_to)
+        d.add_reason(f"its machines went to {name}")
     d.set_job(
-        room_since_us=d.job.room_since_us or d.now_us,
+        room_since_us=d.job.queue.room_since_us or d.now_us,
         room_asked_us=d.now_us,
         room_microusd_per_h=microusd_per_h,
     )
-    use = d.market.nodes, d.market.microusd_per_h
-    holders = taken(d.market.limits, *use, d.market.line, d.now_us)
+    holders = _taken_now(d.market, d.now_us)
     if holders and holders[0].job_id == d.job.id:
         names = ", ".join(f"{one.name} (priority {one.priority})" for one in holders[1])
         d.add_reason(f"{names} saves first, then gives its machines away")
@@ -285,28 +291,28 @@ def leave_line(d: PlanBuilder, *, placed: bool = False) -> None:
 def giving(d: PlanBuilder) -> bool:
     """Return whether the job's machines drain for another job; it requests none before they
     have."""
-    since_us = d.job.yielded_at_us
+    since_us = d.job.queue.yielded_at_us
     gives = bool(since_us) and any(
         n.state is NodeState.DRAINING and n.departure.drained_at_us == since_us for n in d.nodes
     )
     if gives:
-        d.add_reason(f"its machines go to {d.market.line.name_of(d.job.yields_to)}")
+        d.add_reason(f"its machines go to {d.market.queue.snapshot.name_of(d.job.queue.yields_to)}")
     return gives
 
 
 def give_way(d: PlanBuilder) -> None:
     """A job of higher priority waits for the room of this one: save, then drain."""
-    market, since_us = d.market, d.job.yields_since_us
+    market, since_us = d.market, d.job.queue.yields_since_us
     running = [node for node in d.nodes if node.state is NodeState.RUNNING]
-    holders = taken(market.limits, market.nodes, market.microusd_per_h, market.line, d.now_us)
+    holders = _taken_now(market, d.now_us)
     mine = holders is not None and any(one.job_id == d.job.id for one in holders[1])
-    requested = not d.ended and d.job.desired is Desired.RUN and not d.job.stop_text
+    requested = not d.ended and d.job.desired is Desired.RUN and not d.job.end.stop_text
     if holders is None or not mine or not requested or not _whole(d, running):
         if since_us:
             d.set_job(yields_to="", yields_since_us=0)
         return
     turn = holders[0]
-    if not since_us or d.job.yields_to != turn.job_id:
+    if not since_us or d.job.queue.yields_to != turn.job_id:
         d.set_job(yields_to=turn.job_id, yields_since_us=d.now_us, save_wanted_at_us=d.now_us)
         d.event("yield_asked", f"saving: {named(turn)} waits for its machines", running[0])
     elif (step := _saved(d, since_us)) is not None:
@@ -318,7 +324,7 @@ def give_way(d: PlanBuilder) -> None:
         d.event("yield_in_vain", message, running[0], severity=Severity.WARNING, alert=True)
         return
     d.add_reason(f"saving before its machines go to {named(turn)}")
-    d.wake_at(min(d.job.yields_since_us + SAVE_US, d.now_us + 15 * S))
+    d.wake_at(min(d.job.queue.yields_since_us + SAVE_US, d.now_us + 15 * S))
 
 
 def _whole(d: PlanBuilder, running: Sequence[Node]) -> bool:

@@ -146,7 +146,7 @@ def _obey_rejection(d: PlanBuilder, node: Node) -> None:
     """A request that the cloud calls wrong is not made again."""
     if node.machine.launch_error_code == "RejectedError" and d.job.desired is not Desired.CANCEL:
         text = f"the cloud rejects the request: {node.machine.launch_error}"
-        d.set_job(stop_text=d.job.stop_text or text)
+        d.set_job(stop_text=d.job.end.stop_text or text)
 
 
 def _gone(d: PlanBuilder, node: Node) -> None:
@@ -305,7 +305,7 @@ def _await_gang(d: PlanBuilder, node: Node) -> None:
 
 def _diverged(d: PlanBuilder, node: Node) -> None:
     """Fail the job: it went back as often as it may, and another machine would end the same."""
-    d.set_job(stop_text=d.job.stop_text or "training diverged: no finite loss after going back")
+    d.set_job(stop_text=d.job.end.stop_text or "training diverged: no finite loss after going back")
     _leave_failed(d, node, "training diverged")
 
 
@@ -319,7 +319,7 @@ def _setup_failed(d: PlanBuilder, node: Node) -> None:
     failure = failure_of(node)
     text, cause = (failure.text, failure.cause) if failure else ("setup failed", "")
     why = f" ({cause[:200]})" if cause else ""
-    d.set_job(stop_text=d.job.stop_text or f"{text}{why}; see `spotctl logs`")
+    d.set_job(stop_text=d.job.end.stop_text or f"{text}{why}; see `spotctl logs`")
     d.event(
         "setup_failed",
         f"{text} on {place(node)}",
@@ -410,7 +410,7 @@ def charge(d: PlanBuilder, node: Node, text: str, *, at_once: bool = False) -> N
     failures = job.failures + (0 if free else 1)
     d.set_job(failures=failures)
     alone = any(mate.training.exit_code is None for mate in gang_of(d, node))
-    if not free and not job.first_step_at_us and not alone:
+    if not free and not job.progress.first_step_at_us and not alone:
         d.set_job(stop_text=f"{text} before its first step")
         what_next = ""
     elif failures > spec.restarts.max_restarts_on_errors and not free:
@@ -455,7 +455,7 @@ def _blamed(d: PlanBuilder, node: Node) -> bool:
     )
     # A newer attempt that has chosen nobody took nothing over: its notice may be withdrawn.
     replaced = any(other.chosen and other.generation > node.generation for other in d.nodes)
-    return d.ended or replaced or bool(d.job.stop_text) or charged
+    return d.ended or replaced or bool(d.job.end.stop_text) or charged
 
 
 def _leave_failed(d: PlanBuilder, node: Node, text: str) -> None:

@@ -32,7 +32,7 @@ def cost_microusd(view: View, market: Market, kind: DrillKind, within_s: float, 
     if kind is DrillKind.AGENT or node is None or row is None:
         return 0
     came_s = within_s
-    if market.hedging:
+    if market.launch.hedging:
         came_s += max(within_s - market.timing.beside_s, 0.0)
         came_s *= view.job.spec.resources.candidates
     return int((node.offer.price_microusd_per_h * within_s + row * came_s) / 3600)
@@ -70,7 +70,7 @@ def _unsettled(view: View, market: Market, node: Node, now_us: int) -> str:
 
 def _no_room(view: View, market: Market, now_us: int) -> str:
     """Return why no other machine can take over, or ""."""
-    if market.safe_until_us:
+    if market.launch.safe_until_us:
         return "spotd is in safe mode, and launches nothing"
     if market.blocked:
         return f"nothing may be launched now: {market.blocked}"

@@ -40,7 +40,7 @@ def _result(d: PlanBuilder, step: int) -> str:
     """Return where the job ended, and where its files are."""
     if step:
         return f"finished at step {step}"
-    if d.job.outputs_at_us:
+    if d.job.progress.outputs_at_us:
         return f"finished; its files are stored: spotctl outputs {d.job.name}"
     return _nothing_kept(d)
 
@@ -100,7 +100,7 @@ def stop_lost(d: PlanBuilder) -> None:
     A program with spotd's engine rolls back by itself first, and reports if that did not help. A
     program without it, whose losses failed after its resume, resumes from an older checkpoint once.
     """
-    if d.ended or d.job.stop_text:
+    if d.ended or d.job.end.stop_text:
         return
     mine = {node.id: node for node in d.current if node.state is NodeState.RUNNING}
     diagnosed = {
@@ -130,11 +130,12 @@ def _spent_now(d: PlanBuilder) -> int:
 
 def _stop_reason(d: PlanBuilder) -> str:
     job = d.job
-    if job.stop_text:
-        return job.stop_text
+    if job.end.stop_text:
+        return job.end.stop_text
     if job.desired is Desired.CANCEL:
         return "cancelled"
-    if job.approval_asked_by and job.desired is Desired.PAUSE:
+    asked_by, budget = job.approval.approval_asked_by, job.approval.approval_text
+    if asked_by and job.desired is Desired.PAUSE:
         return (
             f"waits until an admin other than {job.approval_asked_by} approves that it exceeds a "
             f"budget (`spotctl budget approve {job.name}`): {job.approval_text}"
@@ -162,8 +163,8 @@ def stop_wanted(d: PlanBuilder) -> None:
         uploads = any(node.storage.outputs_since_us for node in saving)
         d.add_reason(f"waiting for {'its outputs to be stored' if uploads else 'the last save'}")
         return
-    if d.job.stop_text:
-        _fail(d, d.job.stop_text)
+    if d.job.end.stop_text:
+        _fail(d, d.job.end.stop_text)
     elif d.job.desired is Desired.CANCEL and all(n.state is NodeState.GONE for n in d.nodes):
         d.set_job(outcome=Outcome.CANCELLED, outcome_text="cancelled", finished_at_us=d.now_us)
         d.event("cancelled", f"{d.job.name} is cancelled; no machine of it is left")
@@ -200,10 +201,10 @@ def clean_up(d: PlanBuilder) -> None:
         if node.departure.kept_until_us > d.now_us and d.job.desired is not Desired.CANCEL:
             d.wake_at(node.departure.kept_until_us)
         else:
-            d.terminate(node, reason, d.job.outcome_text, keep=True)
+            d.terminate(node, reason, d.job.end.outcome_text, keep=True)
     left = sum(1 for node in d.nodes if node.state is not NodeState.GONE)
     if left:
         machines = "1 machine" if left == 1 else f"{left} machines"
         d.add_reason(f"{d.job.outcome_text}; {machines} not confirmed as gone yet")
     else:
-        d.add_reason(d.job.outcome_text)
+        d.add_reason(d.job.end.outcome_text)

@@ -34,8 +34,8 @@ def ask_others(d: PlanBuilder) -> None:
         if from_us != NEVER:
             d.wake_at(from_us)
         return
-    if safe(d.market, d.now_us) or d.market.blocked:
-        _tell(d, left, d.market.blocked or "spotd is in safe mode")
+    if safe(d.market, d.now_us) or d.market.launch.blocked:
+        _tell(d, left, d.market.launch.blocked or "spotd is in safe mode")
         d.wake_at(d.now_us + int(AGAIN_S * S))
         return
     for _ in range(missing):

@@ -47,7 +47,7 @@ def _attempt_open(d: PlanBuilder) -> bool:
 
 
 def _wanted(d: PlanBuilder) -> bool:
-    return not d.ended and d.job.desired is Desired.RUN and not d.job.stop_text
+    return not d.ended and d.job.desired is Desired.RUN and not d.job.end.stop_text
 
 
 def _manned(d: PlanBuilder) -> bool:
@@ -121,7 +121,7 @@ def _missing(d: PlanBuilder) -> int:
 
     As many as the job requests in parallel, and one more, elsewhere, for each slow one.
     """
-    if not d.market.hedging or d.market.blocked:
+    if not d.market.launch.hedging or d.market.launch.blocked:
         return 1 - _coming(d)
     wanted = d.job.spec.resources.candidates
     return wanted + min(_late(d), wanted) - _coming(d)
@@ -152,17 +152,17 @@ def _coming(d: PlanBuilder) -> int:
 
 def _held_up(d: PlanBuilder) -> bool:
     """Return whether a machine would be requested but may not be now."""
-    if d.job.place_after_us > d.now_us:
-        wait_s = (d.job.place_after_us - d.now_us) / 1e6
+    if d.job.backoff.place_after_us > d.now_us:
+        wait_s = (d.job.backoff.place_after_us - d.now_us) / 1e6
         leave_line(d)
         d.add_reason(f"trying again in {wait_s:.0f} s after the failure")
-        d.wake_at(d.job.place_after_us)
+        d.wake_at(d.job.backoff.place_after_us)
         return True
     if safe(d.market, d.now_us):
         d.add_reason("spotd is in safe mode: nothing is launched; see `spotctl safe-mode status`")
         d.wake_at(d.now_us + SAFE_LOOK_US)
         return True
-    if d.market.blocked:
+    if d.market.launch.blocked:
         rows = rank(d.job.spec, market_of(d), d.now_us, taken(d), job_id=d.job.id)
         best = next(iter(rows), None)
         if steered(d.job.spec):
@@ -170,10 +170,12 @@ def _held_up(d: PlanBuilder) -> bool:
             best = intended.ask if intended is not None else best
             if best is None:
                 return False  # it waits for spot: no room is in its way
-        d.add_reason(f"waiting: {d.market.blocked}")
+        d.add_reason(f"waiting: {d.market.launch.blocked}")
         stand_in_line(d, best.score_microusd_per_h if best else 0)
         d.wake_at(d.now_us + 15_000_000)
-        wait(d, d.market.blocked, lambda: "end other jobs, or raise the limits in config.toml")
+        wait(
+            d, d.market.launch.blocked, lambda: "end other jobs, or raise the limits in config.toml"
+        )
         return True
     return False
 

@@ -50,14 +50,14 @@ def legs(
     wanted = spec.preferences.ahead
     sets = _sets(spec, market)
     copies: dict[str, PlannedCopy] = {}
-    begun = {place_among(url, market.places)[:2] for url in paid}
+    begun = {place_among(url, market.stores.places)[:2] for url in paid}
     regions = dict.fromkeys(sorted(begun)[: wanted.regions])
     ordered = list(offers)
     ordered.sort(key=lambda offer: _region(offer) not in begun)  # stable
     left = wanted.max_microusd - sum(paid.values())
     for offer in ordered:
         here = _region(offer)
-        ways = {name: way_of(data, offer, market.places).near for name, data in sets.items()}
+        ways = {name: way_of(data, offer, market.stores.places).near for name, data in sets.items()}
         if not any(ways.values()) or (here not in regions and len(regions) == wanted.regions):
             continue
         regions[here] = None
@@ -106,7 +106,7 @@ def next_offers(
     """
     sets = {
         name: replace(data, staged=frozenset(data.copies), missing=frozenset())
-        for name, data in market.datasets.items()
+        for name, data in market.stores.datasets.items()
     }
     compared_costs = compared(view, changed(market, datasets=sets), now_us)
     rows: Sequence[Offer] = [row.offer for row in compared_costs.rows if not row.excluded]
@@ -130,7 +130,7 @@ def _sets(spec: JobSpec, market: Market) -> dict[str, DataSet]:
         for bucket in spec.files.buckets
         if bucket.url.startswith(_SCHEME)
     ]
-    return {name: market.datasets[name] for name in names if name in market.datasets}
+    return {name: market.stores.datasets[name] for name in names if name in market.stores.datasets}
 
 
 def _leg(name: str, data: DataSet, copy: str, market: Market) -> PlannedCopy:
@@ -139,7 +139,7 @@ def _leg(name: str, data: DataSet, copy: str, market: Market) -> PlannedCopy:
         return leg
     if not data.size_bytes:
         return replace(leg, refused=f"the size of data set {name} is not declared")
-    at = place_among(data.url, market.places)
+    at = place_among(data.url, market.stores.places)
     out = data.microusd_per_gb
     if out is None:
         out = 0 if at.cloud == HERE else data.leaving.get(at.cloud)
@@ -152,7 +152,8 @@ def _leg(name: str, data: DataSet, copy: str, market: Market) -> PlannedCopy:
             "the price per GB that leaves the control box is not configured ([staging] usd_per_gb)"
         )
         return replace(leg, refused=text)
-    month, writes = market.storing.get(place_among(copy, market.places).cloud, (0, 0))
+    cloud = place_among(copy, market.stores.places).cloud
+    month, writes = market.stores.storage_prices.get(cloud, (0, 0))
     each = out + data.box_microusd_per_gb
     egress = round(gb * each)
     requests = round(-(-data.size_bytes // PART_BYTES) * writes / 1000)

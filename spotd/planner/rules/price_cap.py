@@ -37,7 +37,7 @@ def move_outbid(d: PlanBuilder) -> None:
     usd = here / 1e6
     rows = in_turn(d.job, d.market, d.now_us, rank(spec, d.market, d.now_us, job_id=d.job.id))
     free = [row.offer for row in rows if not row.excluded]  # none of them above the cap
-    if not free or d.market.blocked:
+    if not free or d.market.launch.blocked:
         d.add_reason(
             f"{place(node)} now costs {format_usd(usd)}/h, and no place below max_hourly_cost "
             "is free"

@@ -121,7 +121,7 @@ def withdraw(d: PlanBuilder) -> None:
         if any(taking_away(mate) or _giving_up(mate) for mate in gang_of(d, node)):
             continue
         newer = [n for n in d.nodes if n.generation > node.generation and n.state not in LEAVING]
-        if any(n.chosen for n in newer) or d.job.stop_text or d.ended:
+        if any(n.chosen for n in newer) or d.job.end.stop_text or d.ended:
             continue
         d.train_on(node)
         d.event(
@@ -259,8 +259,8 @@ def _boot_end(d: PlanBuilder, node: Node) -> tuple[int, str]:
 
 def _was_cut_off(d: PlanBuilder, node: Node) -> bool:
     """Return whether the path to it was broken since the request, not only while we were away."""
-    reached_us = d.market.reached_since_us.get(node.offer.provider, 0)
-    ours_us = d.market.listening_since_us + int(d.market.timing.suspect_after_s * S)
+    reached_us = d.market.uptime.reached_since_us.get(node.offer.provider, 0)
+    ours_us = d.market.uptime.listening_since_us + int(d.market.timing.suspect_after_s * S)
     return reached_us > max(taken_on_us(node), ours_us)
 
 

@@ -85,7 +85,7 @@ def elsewhere(d: PlanBuilder) -> bool:
     """Return whether another place is available; otherwise this one is the best."""
     ours = {node.offer.key for node in d.nodes if node.active}
     rows = rank(d.job.spec, d.market, d.now_us, ours, job_id=d.job.id)
-    return not d.market.blocked and any(not row.excluded for row in rows)
+    return not d.market.launch.blocked and any(not row.excluded for row in rows)
 
 
 def move(d: PlanBuilder, node: Node, text: str) -> None:
@@ -100,10 +100,10 @@ def save_when_slow(d: PlanBuilder) -> None:
     """
     spec = d.job.spec.monitoring.health
     running = [node for node in d.nodes if node.state is NodeState.RUNNING]
-    if d.ended or not running or d.job.stop_text:
+    if d.ended or not running or d.job.end.stop_text:
         return
     round_us = int(spec.checks * spec.check_every_s * S)
-    if d.now_us - d.job.save_wanted_at_us < round_us:
+    if d.now_us - d.job.progress.save_wanted_at_us < round_us:
         return
     why = why_slow(d, running)
     if why:

@@ -119,9 +119,9 @@ def steer(d: PlanBuilder) -> None:
     """Move a gang, cancel a move, or give up spot that comes too late for the deadline."""
     spec = d.job.spec
     running = gang_now(d) if steered(spec) else None
-    if running is None or d.ended or d.job.desired is not Desired.RUN or d.job.stop_text:
+    if running is None or d.ended or d.job.desired is not Desired.RUN or d.job.end.stop_text:
         return
-    if d.market.blocked or safe(d.market, d.now_us):
+    if d.market.launch.blocked or safe(d.market, d.now_us):
         return
     barred = {node.offer.key for node in d.nodes if node.active and taking_away(node)}
     market = told_by(d.nodes, d.market)  # as its replacement is asked for in this pass

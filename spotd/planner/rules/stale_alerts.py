@@ -64,7 +64,7 @@ def wait(d: PlanBuilder, obstacle: str, advice: Callable[[], str]) -> None:
     """Wait because nothing is available now; after a long time alert with advice."""
     if served(d):
         return
-    since_us, told_us = d.job.waiting_since_us or d.now_us, d.job.waiting_told_us
+    since_us, told_us = d.job.queue.waiting_since_us or d.now_us, d.job.alerts.waiting_told_us
     due_us = (
         told_us + int(WAITS_AGAIN_S * S) if told_us else since_us + int(d.market.timing.waits_s * S)
     )
@@ -120,7 +120,7 @@ def tell_unsaved(d: PlanBuilder) -> None:
 
     Until then the work that a sudden death would lose grows unnoticed.
     """
-    node, told_us = _trains(d), d.job.unsaved_told_us
+    node, told_us = _trains(d), d.job.alerts.unsaved_told_us
     if node is None:
         return
     head, every_s = d.job.head, longest_pause_s(node.offer, d.job.spec, d.market)
@@ -149,7 +149,7 @@ def tell_unsaved(d: PlanBuilder) -> None:
 
 def _trains(d: PlanBuilder) -> Node | None:
     """Return the machine that trains and would report a checkpoint."""
-    if d.ended or d.job.stop_text or not keeps(d.job.spec.checkpoint):
+    if d.ended or d.job.end.stop_text or not keeps(d.job.spec.checkpoint):
         return None
     for node in d.current:
         trains = (

@@ -53,7 +53,7 @@ def commit_many(
             results.append(CommitResult(CommitStatus.OVER_LIMIT, text=obstacle))
             continue
         after = commit_effects.applied(view, plan)
-        changes[job.id] = Change(view, after, plan, job.notes)
+        changes[job.id] = Change(view, after, plan, job.wakeup.notes)
         results.append(CommitResult(CommitStatus.DONE, commit_effects.seen(after)))
         for event in commit_effects.events_of(plan, tables.reasons.get(job.id, "")):
             tx.event(job.id, event, now_us)
@@ -164,8 +164,7 @@ def _write_job(tx: Transaction, change: Change, now_us: int) -> None:
         tx.put(tables.unfinished, job.name, job.id)
     if after.generation != job.generation:
         tables.shown.pop(job.id, None)
-    decided = {name: getattr(after, name) for name in _JOB}
-    tx.change_job(job, version=job.version + 1, **decided)
+    tx.change_job(job, version=job.version + 1, **values_of(after, _JOB))
     tx.put(tables.reasons, job.id, clean(change.plan.reason))
     tx.drop(tables.claims, job.id)
     due_us = change.due_at_us(now_us)

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from spotd.domain.events import Event
-from spotd.domain.job import Desired, HeadSnapshot, Job
+from spotd.domain.job import Desired, HeadSnapshot, Job, JobApproval
 from spotd.store.codec import decode_spec, encode
 from spotd.store.columns import clean
 from spotd.store.jobs import (
@@ -67,8 +67,7 @@ def submit(tx: Transaction, submission: Submission, at_us: int) -> Job:
         version=0,
         created_at_us=at_us,
         head=head,
-        approval_asked_by=asked_by,
-        approval_text=submission.approval_text,
+        approval=JobApproval(approval_asked_by=asked_by, approval_text=submission.approval_text),
     )
     tx.put(tables.jobs, job_id, job)
     kept = replace(submission, secrets=dict(sorted(submission.secrets.items())))
@@ -133,7 +132,7 @@ def newest_jobs(tables: Tables, limit: int, finished: bool) -> tuple[list[Job], 
 def ended_jobs(tables: Tables, limit: int) -> tuple[list[Job], int]:
     """See Store.jobs.ended."""
     found = [job for job in tables.jobs.values() if job.outcome is not None]
-    found.sort(key=lambda job: (job.finished_at_us, job.id), reverse=True)
+    found.sort(key=lambda job: (job.end.finished_at_us, job.id), reverse=True)
     return found[:limit], len(found)
 
 
@@ -145,7 +144,7 @@ def page(tables: Tables, wanted: JobPage) -> tuple[list[Job], int]:
     if wanted.sort == "name":
         found.sort(key=lambda job: job.name)
     elif wanted.sort == "ended":
-        found.sort(key=lambda job: job.finished_at_us, reverse=True)
+        found.sort(key=lambda job: job.end.finished_at_us, reverse=True)
     return found[wanted.offset :][: wanted.limit], len(found)
 
 

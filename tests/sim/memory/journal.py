@@ -10,7 +10,7 @@ from spotd.store.journal import JournalBatch, apply_batch, job_news
 from spotd.store.journal_projection import JobFacts, NodeProjection
 from spotd.store.rows import printed_steps_of
 from tests.sim.memory import evaluations, invoices, notices
-from tests.sim.memory.node_row import NodeColumns
+from tests.sim.memory.columns import NodeColumns
 from tests.sim.memory.transaction import Transaction
 
 

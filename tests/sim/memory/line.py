@@ -21,6 +21,7 @@ from spotd.store.queue_snapshot import (
     machine_of,
     turn_of,
 )
+from tests.sim.memory.columns import JobColumns
 from tests.sim.memory.tables import Tables
 
 
@@ -28,9 +29,9 @@ def load(tables: Tables, now_us: int) -> QueueSnapshot:
     """See spotd.store.queue_snapshot.load."""
     jobs = (tables.jobs[job_id] for job_id in tables.unfinished.values())
     waiting = [
-        turn_of(job.id, job.name, job.spec, tables.submissions[job.id].user, job)
+        turn_of(JobColumns(job), job.spec, tables.submissions[job.id].user)
         for job in jobs
-        if job.room_asked_us > max(now_us - KEPT_US, 0) and job.desired is Desired.RUN
+        if job.queue.room_asked_us > max(now_us - KEPT_US, 0) and job.desired is Desired.RUN
     ]
     if not waiting and not tables.limits.projects:
         return QueueSnapshot()
@@ -52,14 +53,14 @@ def load(tables: Tables, now_us: int) -> QueueSnapshot:
             )
             for node in nodes
         ]
-        found.append(holder_of(job, job.spec, machines))
+        found.append(holder_of(JobColumns(job), job.spec, machines))
     return line_of(waiting, found, used(tables, now_us) if waiting else {})
 
 
 def askers(tables: Tables, now_us: int) -> tuple[WaitingRequest, ...]:
     """See spotd.store.queue_snapshot.askers."""
     jobs = [tables.jobs[job_id] for job_id in sorted(tables.unfinished.values())]
-    again = [job for job in jobs if job.offers_at_us and job.desired is Desired.RUN]
+    again = [job for job in jobs if job.queue.offers_at_us and job.desired is Desired.RUN]
     nodes = [tables.nodes[node_id] for node_id in sorted(tables.active)]
     asked = [
         node
@@ -69,10 +70,10 @@ def askers(tables: Tables, now_us: int) -> tuple[WaitingRequest, ...]:
         and node.requested_at_us > now_us - ANSWERS_US
     ]
     line = QueueSnapshot(used=used(tables, now_us) if again or asked else {})
-    found = [(job, job.offers_at_us, "") for job in again]
+    found = [(job, job.queue.offers_at_us, "") for job in again]
     found += [(tables.jobs[n.job_id], n.requested_at_us, n.offer.key) for n in asked]
     return tuple(
-        asker_of(line, job, job.spec, tables.submissions[job.id].user, at_us, key)
+        asker_of(line, JobColumns(job), job.spec, tables.submissions[job.id].user, at_us, key)
         for job, at_us, key in found
     )
 

@@ -11,7 +11,7 @@ from spotd.store import instances
 from spotd.store.instances import ENDED, Listing
 from spotd.store.notices import from_cloud
 from tests.sim.memory import ledger, market, nodes, notices
-from tests.sim.memory.node_row import NodeColumns
+from tests.sim.memory.columns import NodeColumns
 from tests.sim.memory.transaction import Transaction
 
 

@@ -12,7 +12,7 @@ def machine_lives(tables: Tables, since_us: int) -> list[MachineLife]:
     """See Store.node_history.machine_lives."""
     found = []
     for node in tables.by_age(tables.nodes):
-        began_us = tables.jobs[node.job_id].first_step_at_us
+        began_us = tables.jobs[node.job_id].progress.first_step_at_us
         life = _life(node, began_us)
         if node.requested_at_us >= since_us or life.ended_us > since_us:
             found.append(life)

@@ -7,7 +7,13 @@ from collections.abc import Collection, Sequence
 from providers.base import Offer
 from spotd.domain.fast_replace import changed
 from spotd.domain.job import Desired
-from spotd.domain.market import Market, Refusal
+from spotd.domain.market import (
+    CommittedUse,
+    LaunchPermission,
+    LaunchQueue,
+    Market,
+    Refusal,
+)
 from spotd.domain.queue import Limits
 from spotd.domain.states import NodeState
 from spotd.domain.units import S
@@ -44,9 +50,14 @@ def load_market(tables: Tables, now_us: int) -> Market:
     if tables.market is None:
         tables.market = _read(tables, now_us)
     nodes, rate = committed_use(tables)
-    use = {"nodes": nodes, "microusd_per_h": rate, "line": line.load(tables, now_us)}
-    use["askers"] = line.askers(tables, now_us) if tables.market.refusals else ()
-    return changed(tables.market, offers=on_sale(tables), **use)
+    requests = line.askers(tables, now_us) if tables.market.refusals else ()
+    return changed(
+        tables.market,
+        offers=on_sale(tables),
+        nodes=nodes,
+        microusd_per_h=rate,
+        queue=LaunchQueue(snapshot=line.load(tables, now_us), requests=requests),
+    )
 
 
 def _read(tables: Tables, now_us: int) -> Market:
@@ -57,12 +68,14 @@ def _read(tables: Tables, now_us: int) -> Market:
     return Market(
         offers=(),
         refusals=tuple(reversed(recent[:MOST_REFUSALS])),
-        limits=tables.limits,
-        disabled={
-            name: found.disabled for name, found in tables.providers.items() if found.disabled
-        },
         deployment=tables.deployment,
         images=images.baked(tables),
+        use=CommittedUse(limits=tables.limits),
+        launch=LaunchPermission(
+            disabled={
+                name: found.disabled for name, found in tables.providers.items() if found.disabled
+            }
+        ),
     )
 
 

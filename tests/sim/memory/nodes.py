@@ -13,7 +13,7 @@ from spotd.domain.units import S
 from spotd.store.images import ImageRow
 from spotd.store.nodes import WORKED, acknowledged, launched, refused, starts_to_cost
 from tests.sim.memory import images, ledger, market
-from tests.sim.memory.node_row import NodeColumns
+from tests.sim.memory.columns import NodeColumns
 from tests.sim.memory.tables import Failures, Tables
 from tests.sim.memory.transaction import Transaction, counted_failures
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from spotd.store.deployment import CONFIRMED, HOME, INTENDED
 from spotd.store.orphans import RELEASED, NodeRowTimes, OwnedResource, matched
+from tests.sim.memory.columns import NodeColumns
 from tests.sim.memory.market import set_quarantine
-from tests.sim.memory.node_row import NodeColumns
 from tests.sim.memory.tables import Tables
 from tests.sim.memory.transaction import Transaction
 

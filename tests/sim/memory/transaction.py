@@ -70,7 +70,7 @@ class Transaction:
         for job_id, at_us in jobs.items():
             job = tables.jobs.get(job_id)
             if job is not None:
-                self.put(tables.jobs, job_id, changed(job, notes=job.notes + 1))
+                self.put(tables.jobs, job_id, changed(job, notes=job.wakeup.notes + 1))
                 soon_us = max(at_us, 1)
                 self.put(tables.due, job_id, min(tables.due.get(job_id, soon_us), soon_us))
                 self.due = True

@@ -70,7 +70,7 @@ def _before(tables: Tables, job_id: str) -> Prerequisite | None:
     job = tables.jobs.get(job_id)
     if job is None:
         return None
-    return Prerequisite(job.name, job.outcome, job.outcome_text, job.finished_at_us)
+    return Prerequisite(job.name, job.outcome, job.end.outcome_text, job.end.finished_at_us)
 
 
 def _saved(tables: Tables, job_id: str) -> tuple[GenerationSaves, ...]:

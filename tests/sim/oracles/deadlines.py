@@ -26,6 +26,6 @@ class DeadlineOracle(Oracle):
             deadline_us, mine = job.spec.limits.deadline_us, job.spec.preferences.measurable
             if not (deadline_us and mine) or job.outcome is Outcome.CANCELLED:
                 continue
-            late_s = ((job.finished_at_us or self.world.kernel.now_us) - deadline_us) / S
+            late_s = ((job.end.finished_at_us or self.world.kernel.now_us) - deadline_us) / S
             if late_s > 0:
                 self.fail("K1", f"{job.name} was to be done {late_s:.0f} s before it was")

@@ -73,13 +73,13 @@ class QueueOracle(Oracle):
     def _judge_given(self, job: Job) -> None:
         self.yields += 1
         now_us = self.world.kernel.now_us
-        head, since_us = self._bucket.heads.get(job.id), job.yields_since_us
+        head, since_us = self._bucket.heads.get(job.id), job.queue.yields_since_us
         moved_us = self._bucket.moved_us.get(job.id, 0)
         saved = head is not None and head.generation == job.generation and head.current is not None
         if not saved or (self._clocks_are_right and moved_us < since_us):
             self.fail("R1", f"{job.id} gives its machines, and has not saved since it was asked")
-        rested_us = now_us - job.yielded_at_us
-        if job.yielded_at_us and self._clocks_are_right and rested_us < COOLDOWN_US - 60 * S:
+        rested_us = now_us - job.queue.yielded_at_us
+        if job.queue.yielded_at_us and self._clocks_are_right and rested_us < COOLDOWN_US - 60 * S:
             self.fail("D1", f"{job.id} gives its machines again after {rested_us / S:.0f} s")
         waits = [
             one

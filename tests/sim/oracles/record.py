@@ -140,7 +140,7 @@ class RecordOracle(Oracle):
                 judge = self._judge_image if job.spec.program.bake else self._judge_success
                 judge(job.id)
             if job.outcome is Outcome.FAILED and not self._may_fail(job.id):
-                self.fail("P1", f"{job.name} failed: {job.outcome_text}")
+                self.fail("P1", f"{job.name} failed: {job.end.outcome_text}")
         self._judge_alerts()
         self.rest.judge_end()
 

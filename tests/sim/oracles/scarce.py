@@ -53,9 +53,9 @@ class ScarceOracle(Oracle):
 
     def _stands(self, job: Job, now_us: int) -> bool:
         """It was looked at, found nothing, and would ask for whatever there is."""
-        overdue_s = (now_us - job.wake_at_us) / S if job.wake_at_us else 0.0
-        waits = 0 < job.waiting_since_us < now_us and job.desired is Desired.RUN
-        room = not job.room_asked_us and job.place_after_us <= now_us
+        overdue_s = (now_us - job.wakeup.wake_at_us) / S if job.wakeup.wake_at_us else 0.0
+        waits = 0 < job.queue.waiting_since_us < now_us and job.desired is Desired.RUN
+        room = not job.queue.room_asked_us and job.backoff.place_after_us <= now_us
         return waits and room and overdue_s < DECIDED_S and job.id not in self.world.poisoned
 
     def _machines(self) -> dict[str, list[Node]]:

@@ -100,7 +100,7 @@ def _preemption_charged(stack: ExitStack) -> None:
         plan = decide(view, market, now_us)
         changes = [change for change in plan.changes if isinstance(change, ChangeNode)]
         charged = sum(change.fields.get("leave_reason") in innocent for change in changes)
-        failures = view.job.failures + charged
+        failures = view.job.backoff.failures + charged
         if not charged or view.job.outcome is not None:
             return plan
         fields: dict[str, object] = {"failures": failures}

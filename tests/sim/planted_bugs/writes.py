@@ -81,7 +81,7 @@ def _no_compare_and_swap(stack: ExitStack) -> None:
 def _written_again(stack: ExitStack) -> None:
     def repeat(d: Any) -> None:
         if d.job.outcome is not None:
-            d._change(ChangeJob({"outcome_text": d.job.outcome_text}))
+            d._change(ChangeJob({"outcome_text": d.job.end.outcome_text}))
 
     put(stack, spotd.planner.planner, "RULES", (*spotd.planner.planner.RULES, repeat))
 

@@ -397,4 +397,4 @@ def lived(
         look(world.store)
         world.store.close()
     done = job.outcome is Outcome.SUCCEEDED
-    return Lived(world.ticks[:ticks], "" if done else job.outcome_text or "it goes on")
+    return Lived(world.ticks[:ticks], "" if done else job.end.outcome_text or "it goes on")

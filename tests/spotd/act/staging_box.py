@@ -8,7 +8,7 @@ import json
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from providers.stores.base import ObjectStore
 from spotd.act.dataset_prefetch import DatasetPrefetch
 from spotd.base.clock import Clock, SystemClock
 from spotd.domain.datasets import DataSet
+from spotd.domain.fast_replace import changed
 from spotd.domain.market import Market
 from spotd.observe.storage_costs import record_job
 from spotd.store.interface import Store
@@ -119,8 +120,10 @@ class Box:
         known = self.setting.data(frozenset(self.staged), self.box_microusd_per_gb)
         found = self.store.market.load(self.clock.now_us())
         places: Mapping[str, tuple[str, ...]] = self.setting.places
-        found = replace(found, safe_until_us=self.safe_until_us)
-        return replace(found, places=places, datasets={NAME: known}, leaving=first_tier_prices())
+        found = changed(found, safe_until_us=self.safe_until_us)
+        return changed(
+            found, places=places, datasets={NAME: known}, egress_microusd_per_gb=first_tier_prices()
+        )
 
     def look(self) -> None:
         """One look, until what it began has ended."""

@@ -239,7 +239,7 @@ def test_a_renewal_that_fails_is_told_once_at_half_of_the_time_and_goes_on(
     assert "sts:AssumeRole" in text
     assert "saves for 0.5 h more" in text
     market = lending.stage.store.market.load(lending.stage.clock.now_us())
-    assert market.disabled == {}, "not the machine's cloud is to blame"
+    assert market.launch.disabled == {}, "not the machine's cloud is to blame"
     lending.bank.trouble = None
     lending.bank.away = True
     lending.pass_s(60)

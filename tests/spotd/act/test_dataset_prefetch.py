@@ -22,6 +22,7 @@ from spotd.act.dataset_prefetch import BEGUN, DONE, NOT
 from spotd.api_client.client import Client
 from spotd.api_routes import routes
 from spotd.demo.s3 import serving
+from spotd.domain.fast_replace import changed
 from spotd.domain.job import Desired
 from spotd.money.focus import month_of
 from spotd.observe.budgets import Budgets
@@ -134,15 +135,15 @@ def test_near_counts_where_the_job_goes(rig: Rig, box: Box, setting: Setting) ->
     job_id = rig.submit(text=ASKS)
     job = rig.store.jobs.find(job_id)
     assert job is not None
-    before = rank(job.spec, replace(box.market(), datasets=_dear(box)), 0)
+    before = rank(job.spec, changed(box.market(), datasets=_dear(box)), 0)
     assert {row.offer.provider for row in before if row.excluded} == {"gcp", "azure", "far"}
     box.look()
-    after = rank(job.spec, replace(box.market(), datasets=_dear(box)), 0)
+    after = rank(job.spec, changed(box.market(), datasets=_dear(box)), 0)
     assert {row.offer.provider for row in after if row.excluded} == {"azure", "far"}
 
 
 def _dear(box: Box) -> dict[str, object]:
-    return {NAME: replace(box.market().datasets[NAME], max_microusd=1)}
+    return {NAME: replace(box.market().stores.datasets[NAME], max_microusd=1)}
 
 
 @pytest.mark.req("DAT-07")

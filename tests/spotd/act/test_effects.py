@@ -59,7 +59,7 @@ def test_a_program_that_exits_0_and_never_claimed_head_is_no_success(stage: Stag
     machine.say(wire.EXITED, code=wire.EXIT_FINISHED)
     stage.run(lambda s: s.nodes("j1", NodeState.GONE), limit_s=60.0)
     assert stage.job().outcome is Outcome.FAILED
-    assert "without a final checkpoint" in stage.job().outcome_text
+    assert "without a final checkpoint" in stage.job().end.outcome_text
 
 
 class Called:
@@ -127,7 +127,9 @@ def test_a_refused_create_says_why_and_what_it_spoils(stage: Stage, error: Provi
     market = stage.store.market.load(stage.clock.now_us())
     (refusal,) = market.refusals
     assert (refusal.offer_key, refusal.scope) == (node.offer.key, error.scope)
-    assert dict(market.disabled) == ({"aws": "expired"} if isinstance(error, AuthError) else {})
+    assert dict(market.launch.disabled) == (
+        {"aws": "expired"} if isinstance(error, AuthError) else {}
+    )
 
 
 @pytest.mark.parametrize("kind", CLOUD)

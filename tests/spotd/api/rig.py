@@ -41,6 +41,7 @@ from spotd.api.request.context import (
 from spotd.base.live_reports import LiveReport
 from spotd.domain.datasets import DataSet
 from spotd.domain.events import Event
+from spotd.domain.fast_replace import changed
 from spotd.domain.job import Attempt
 from spotd.domain.market import Market
 from spotd.domain.node import EffectKind, Node
@@ -283,8 +284,11 @@ class Rig:
         found = self.store.market.load(now_us)
         known = {"countries": places().countries, "operators": places().operators}
         stores = {"places": self.places, "shards": self.shards, "datasets": self.datasets}
-        prices = {"leaving": first_tier_prices(), "storing": first_tier_storage()}
-        return replace(found, **prices, **stores, **known)
+        prices = {
+            "egress_microusd_per_gb": first_tier_prices(),
+            "storage_prices": first_tier_storage(),
+        }
+        return changed(found, **prices, **stores, **known)
 
     def _check_cloud_readiness(
         self, needs: Mapping[str, Sequence[CapacityNeed]]

@@ -43,7 +43,7 @@ def test_a_machine_keeps_the_longer_time_that_it_was_given() -> None:
 
 
 def test_a_leak_costs_no_more_than_a_machine_that_the_limits_allow() -> None:
-    limited = replace(MARKET, limits=Limits(4, 40_000_000))
+    limited = changed(MARKET, limits=Limits(4, 40_000_000))
     assert told(limited, *machines(24))[0].startswith("1 machine, ")
     assert told(limited)[1].startswith("$30.00/h for 24 h: $720.00")
 

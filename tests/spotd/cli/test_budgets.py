@@ -165,7 +165,7 @@ def test_an_override_waits_for_a_second_person(
     assert spotctl(rig, *beyond(rig)) == 0  # it is not followed: a person comes next
     assert "gpt waits until another admin approves" in capsys.readouterr().err
     (job,) = rig.store.jobs.rows()
-    assert (job.desired, job.approval_asked_by) == (Desired.PAUSE, "ada")
+    assert (job.desired, job.approval.approval_asked_by) == (Desired.PAUSE, "ada")
     assert not rig.store.events.of_kinds(job.id, ["budget_override"])
     (asked,) = rig.store.events.of_kinds(job.id, ["budget_approval"])
     assert asked.event.alert
@@ -186,7 +186,11 @@ def test_an_override_waits_for_a_second_person(
     assert spotctl(rig, "budget", "approve", "gpt") == 0
     assert "gpt runs, beyond a budget: the budget lab" in capsys.readouterr().err
     job = rig.store.jobs.rows()[0]
-    assert (job.desired, job.approval_asked_by, job.approval_text) == (Desired.RUN, "", "")
+    assert (job.desired, job.approval.approval_asked_by, job.approval.approval_text) == (
+        Desired.RUN,
+        "",
+        "",
+    )
     (event,) = rig.store.events.of_kinds(job.id, ["budget_override"])
     assert event.event.text.startswith("bob lets gpt exceed a budget: ada asked for it; ")
     refused, done = (
@@ -231,7 +235,7 @@ def test_a_resumed_job_waits_for_a_second_person(
     assert spotctl(rig, "resume", "gpt", "--override-budget") == 0
     assert "another admin approves" in capsys.readouterr().err
     job = rig.store.jobs.rows()[0]
-    assert (job.desired, job.approval_asked_by) == (Desired.PAUSE, "ada")
+    assert (job.desired, job.approval.approval_asked_by) == (Desired.PAUSE, "ada")
     people.name = "bob"
     assert spotctl(rig, "budget", "approve", "gpt") == 0
     assert rig.store.jobs.rows()[0].desired is Desired.RUN
@@ -246,7 +250,7 @@ def test_a_waiting_job_runs_without_approval_once_the_budget_has_room(
     rig.budgets = [Budget("lab", 10**12)]
     assert spotctl(rig, "resume", "gpt") == 0
     job = rig.store.jobs.rows()[0]
-    assert (job.desired, job.approval_asked_by) == (Desired.RUN, "")
+    assert (job.desired, job.approval.approval_asked_by) == (Desired.RUN, "")
 
 
 def test_an_override_needs_the_admin_group(

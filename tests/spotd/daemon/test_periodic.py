@@ -320,10 +320,10 @@ def test_the_silent_are_looked_at(stage: Stage) -> None:
     stage.goal = None
     stage.submit()
     stage.run(lambda s: s.nodes("j1", NodeState.RUNNING))
-    before = stage.job().notes
+    before = stage.job().wakeup.notes
     with at_work(Office(stage, replace(NEVER, silence_s=0.05))):
         # By the real clock the stage's node was last heard a long time ago.
-        until(lambda: stage.job().notes > before)
+        until(lambda: stage.job().wakeup.notes > before)
 
 
 def test_the_slow_are_looked_at(stage: Stage) -> None:
@@ -334,12 +334,12 @@ def test_the_slow_are_looked_at(stage: Stage) -> None:
     office.duties._clock = stage.clock
     end_us = stage.clock.now_us() + 10 * S
     stage.run(lambda s: s.clock.now_us() > end_us)
-    before = stage.job().notes
+    before = stage.job().wakeup.notes
     office.duties._note_slow(stage.store)
-    assert stage.job().notes == before, "it trains as fast as ever"
+    assert stage.job().wakeup.notes == before, "it trains as fast as ever"
     stage.clock.sleep(130.0)  # without a report
     office.duties._note_slow(stage.store)
-    assert stage.job().notes == before + 1
+    assert stage.job().wakeup.notes == before + 1
 
 
 def test_old_history_is_pruned(stage: Stage) -> None:

@@ -261,15 +261,15 @@ def test_the_market_has_what_only_the_configuration_knows(stage: Stage) -> None:
     market = market_now(stage.world, replace(stage.timing, resurvey_s=3.0))
     assert market.timing.resurvey_s == 3.0
     assert market.deployment == stage.store.deployment.id()
-    assert market.started_at_us == stage.clock.now_us()
+    assert market.uptime.started_at_us == stage.clock.now_us()
     condition = replace(
         stage.world.condition,
         reached_since=lambda: {"aws": 7},
         unreached=lambda: {"aws": "no way"},
     )
     market = market_now(replace(stage.world, condition=condition), stage.timing)
-    assert market.reached_since_us == {"aws": 7}
-    assert market.disabled == {"aws": "no way"}, "what nobody can reach is not rented"
+    assert market.uptime.reached_since_us == {"aws": 7}
+    assert market.launch.disabled == {"aws": "no way"}, "what nobody can reach is not rented"
 
 
 def test_no_call_is_repeated_while_it_is_in_flight(stage: Stage) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from spotd.domain.fast_replace import changed
 from spotd.domain.job import Attempt
+from spotd.domain.market import LaunchPermission
 from spotd.domain.node import NodeAddress
 from spotd.domain.plan import Plan
 from spotd.domain.states import NodeState
@@ -19,7 +20,7 @@ CHANGES: list[tuple[Any, dict[str, Any]]] = [
     (node(), {"address": NodeAddress("h", port=22), "state": NodeState.GONE}),
     (job(), {"generation": 3}),
     (view(node()), {"attempts": (Attempt("j1", 1, 2, "first"),)}),
-    (market(), {"hedging": False, "deployment": "d7"}),
+    (market(), {"launch": LaunchPermission(hedging=False), "deployment": "d7"}),
     (Plan((), (), 0, "why"), {"wake_at_us": 4}),
 ]
 

@@ -54,7 +54,7 @@ S = NodeState
     ],
 )
 def test_table(job: dict[str, Any], nodes: list[Node], expected: str) -> None:
-    found = phase(replace(JOB, **job), nodes)
+    found = phase(changed(JOB, **job), nodes)
     assert found == expected
     assert found in PHASES
 

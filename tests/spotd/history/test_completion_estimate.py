@@ -192,6 +192,6 @@ def test_what_is_taken_away_all_the_time_is_never_done() -> None:
         )
         for n in range(2000)
     )
-    crowded = replace(facts(), market=replace(market(), past=FleetHistory(stays)))
+    crowded = replace(facts(), market=changed(market(), history=FleetHistory(stays)))
     result = estimate_completion(crowded)
     assert (result.unknown, result.completion) == (NEVER, None)

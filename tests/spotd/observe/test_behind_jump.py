@@ -15,7 +15,7 @@ from spotd.act import jump_host as product
 from spotd.act.bundle import Bundle
 from spotd.act.jump_hosts import JumpHosts
 from spotd.act.link import SshLink
-from spotd.domain.market import Market, Timing
+from spotd.domain.market import Market, Timing, Uptime
 from spotd.domain.node import Node
 from spotd.domain.states import NodeState
 from spotd.domain.units import S
@@ -77,7 +77,7 @@ class Behind(Station):
 
     def market(self) -> Market:
         timing = Timing(suspect_after_s=1.0, lost_after_s=2.0)
-        return Market((), timing=timing, reached_since_us=self.ways.reached_since())
+        return Market((), timing=timing, uptime=Uptime(reached_since_us=self.ways.reached_since()))
 
     def close(self) -> None:
         super().close()

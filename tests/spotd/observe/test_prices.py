@@ -12,7 +12,7 @@ from tests.spotd.store import build
 
 
 def disabled(stage: Stage) -> dict[str, str]:
-    return dict(stage.store.market.load(stage.clock.now_us()).disabled)
+    return dict(stage.store.market.load(stage.clock.now_us()).launch.disabled)
 
 
 def test_offers_replace_what_was_known(stage: Stage) -> None:

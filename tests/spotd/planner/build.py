@@ -20,7 +20,6 @@ from spotd.domain.job import (
 from spotd.domain.market import Market
 from spotd.domain.node import Node, NoticeRecord
 from spotd.domain.plan import Plan
-from spotd.domain.queue import Limits
 from spotd.domain.states import LeaveReason, NodeState
 from spotd.domain.units import S
 from spotd.domain.view import View
@@ -62,7 +61,7 @@ OFFERS = (offer("aws-1a", 10), offer("aws-1b", 11), offer("gcp-1a", 12), offer("
 
 
 def market(offers: tuple[Offer, ...] = OFFERS, **fields: Any) -> Market:
-    return replace(Market(offers=offers, limits=Limits(), deployment="d"), **fields)
+    return changed(Market(offers=offers, deployment="d"), **fields)
 
 
 def job(**fields: Any) -> Job:
@@ -74,7 +73,7 @@ def job(**fields: Any) -> Job:
         version=1,
         created_at_us=NOW - 60 * S,
     )
-    return replace(base, **fields)
+    return changed(base, **fields)
 
 
 def node(state: NodeState = NodeState.LAUNCHING, **fields: Any) -> Node:
@@ -147,7 +146,7 @@ def settle(before: View, market_: Market | None = None, now: int = NOW) -> tuple
     """Decide once and apply: (the view after the commit, the plan)."""
     plan = decide(before, market_ or market(), now)
     after = apply_all(before, plan.changes)
-    return replace(after, job=replace(after.job, wake_at_us=plan.wake_at_us)), plan
+    return replace(after, job=changed(after.job, wake_at_us=plan.wake_at_us)), plan
 
 
 def by_id(after: View, ident: Node) -> Node:

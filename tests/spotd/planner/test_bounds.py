@@ -139,7 +139,7 @@ def test_slow_training_is_saved_again_after_a_round(ago_us: int, saved: bool) ->
     seen = view(node(NodeState.RUNNING), job=asked, throughput=(*BEFORE, *windows(10.0)))
     d = PlanBuilder(seen, market(), NOW)
     save_when_slow(d)
-    assert (d.job.save_wanted_at_us == NOW) is saved
+    assert (d.job.progress.save_wanted_at_us == NOW) is saved
 
 
 def test_what_is_slow_now_is_no_measure_of_itself() -> None:

@@ -139,7 +139,7 @@ def test_scripts_that_ended_have_finished_in_whichever_state(state: NodeState) -
 
 def test_a_reading_of_the_very_moment_of_the_exit_counts() -> None:
     after, _ = settle(view(node(R, **DONE), job={"head": head(read_at_us=EXITED)}))
-    assert after.job.failures == 1
+    assert after.job.backoff.failures == 1
 
 
 # --- a create in doubt
@@ -158,10 +158,10 @@ def test_a_rejection_in_doubt_counts_when_nothing_came_of_it(
     doubtful = node(T, leave_reason=LeaveReason.CAPACITY, gone_at_us=NOW, **rejected)
     d = draft(doubtful, *([mate] if mate else []))
     settle_observed(d)
-    assert bool(d.job.stop_text) is stopped
+    assert bool(d.job.end.stop_text) is stopped
     d = draft(changed(doubtful, leave_reason=LeaveReason.LOST))
     settle_observed(d)
-    assert not d.job.stop_text, "it was not a refusal"
+    assert not d.job.end.stop_text, "it was not a refusal"
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_a_refused_launch_tries_the_next_offer_in_the_same_pass() -> None:
     second = after.nodes[1]
     assert second.offer == OFFERS[1]
     assert (second.generation, second.candidate) == (1, 1), "the attempt goes on: nobody was chosen"
-    assert after.job.failures == 0
+    assert after.job.backoff.failures == 0
 
 
 def test_a_rejected_request_fails_the_job_with_the_vendors_text() -> None:
@@ -71,7 +71,7 @@ def test_a_rejected_request_fails_the_job_with_the_vendors_text() -> None:
     )
     after, _ = settle(view(refused))
     assert after.job.outcome is Outcome.FAILED
-    assert "unknown image" in after.job.outcome_text
+    assert "unknown image" in after.job.end.outcome_text
     assert len(after.nodes) == 1
 
 
@@ -273,14 +273,14 @@ def test_success_is_a_final_head_and_nothing_less() -> None:
 def test_an_exit_of_0_without_a_final_head_is_a_crash() -> None:
     exited = node(R, exit_code=0, exited_at_us=NOW - S)
     after, _ = settle(view(exited, job={"head": head(read_at_us=NOW)}))
-    assert after.job.failures == 1
+    assert after.job.backoff.failures == 1
     assert by_id(after, exited).departure.leave_reason is LeaveReason.FAILED
 
 
 def test_a_crash_spends_the_budget_and_backs_off() -> None:
     crashed = node(R, exit_code=1, exited_at_us=NOW)
     after, plan = settle(view(crashed))
-    assert after.job.failures == 1
+    assert after.job.backoff.failures == 1
     assert after.job.outcome is None
     assert len(after.nodes) == 1, "not placed before the backoff is over"
     assert plan.wake_at_us == NOW + 5 * S
@@ -319,7 +319,7 @@ def test_a_crash_promises_no_restart_that_does_not_come(job: dict[str, Any], sai
 def test_a_listed_exit_code_is_retried_without_a_charge() -> None:
     crashed = node(R, exit_code=42, exited_at_us=NOW)
     after, _ = settle(view(crashed, job={"failures": 3, "spec": spec(recover_on_exit_codes=(42,))}))
-    assert after.job.failures == 3
+    assert after.job.backoff.failures == 3
     assert after.job.outcome is None
 
 
@@ -398,7 +398,7 @@ def test_max_cost_saves_first_and_stops_then() -> None:
     assert after.job.outcome is None
     after, _ = settle(replace(after, nodes=(changed(after.nodes[0], gone_at_us=NOW),)))
     assert after.job.outcome is Outcome.FAILED
-    assert "max_cost_usd" in after.job.outcome_text
+    assert "max_cost_usd" in after.job.end.outcome_text
 
 
 def test_max_cost_wakes_when_the_money_will_be_gone() -> None:
@@ -491,7 +491,7 @@ def test_a_crash_of_several_ranks_is_charged_once() -> None:
     gang = [node(R, rank=rank, exit_code=1, exited_at_us=NOW) for rank in range(2)]
     after, _ = settle(view(*gang, job={"spec": spec(num_nodes=2)}))
     after, _ = settle(after, now=NOW + 15 * S)
-    assert after.job.failures == 1
+    assert after.job.backoff.failures == 1
     assert [by_id(after, member).state for member in gang] == [T, T]
 
 
@@ -510,7 +510,7 @@ def scripts_that_ended(*ranks: int, **fields: Any) -> tuple[View, tuple[Node, No
 def test_a_gang_of_scripts_is_waited_for_until_its_last_rank_exits(ranks: tuple[int]) -> None:
     before, gang = scripts_that_ended(*ranks, job={"head": head(read_at_us=NOW)})
     after, _ = settle(before)
-    assert after.job.failures == 0
+    assert after.job.backoff.failures == 0
     assert [by_id(after, member) for member in gang] == list(gang)
 
 
@@ -531,7 +531,7 @@ def test_when_all_ranks_exited_0_rank_0_says_so_in_head_and_head_is_read() -> No
 def test_a_gang_whose_success_cannot_be_committed_is_tried_again() -> None:
     before, gang = scripts_that_ended(0, 1, effect_error="LinkError: no agent answers")
     after, plan = settle(before, now=NOW + 60 * S)
-    assert after.job.failures == 1
+    assert after.job.backoff.failures == 1
     assert "no agent answers" in plan.events[0].text
     assert by_id(after, gang[0]).departure.leave_reason is LeaveReason.FAILED
 

@@ -151,7 +151,11 @@ def test_safety(before: View, market_: Market) -> None:
     for rank in range(after.job.spec.resources.num_nodes):
         training = [n for n in after.nodes if n.chosen and n.rank == rank and n.state in ALIVE]
         assert len(training) <= 1, "two chosen nodes train one rank"
-    if after.job.outcome is not None or after.job.desired is not Desired.RUN or market_.blocked:
+    if (
+        after.job.outcome is not None
+        or after.job.desired is not Desired.RUN
+        or market_.launch.blocked
+    ):
         assert not new, "nothing is launched for a job that is not wanted, or over a limit"
     if after.job.outcome is not None or after.job.desired is not Desired.RUN:
         assert not moved, "nor does one go on for it"
@@ -227,5 +231,5 @@ def test_a_job_that_is_wanted_never_sleeps_for_ever(before: View, market_: Marke
     after, plan = settle(before, market_)
     wanted = after.job.outcome is None and after.job.desired is Desired.RUN
     manned = any(n.state in ALIVE or n.state in COMING for n in after.nodes)
-    if wanted and not manned and not after.job.stop_text:
+    if wanted and not manned and not after.job.end.stop_text:
         assert plan.wake_at_us > NOW

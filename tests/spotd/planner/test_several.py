@@ -284,7 +284,10 @@ def test_a_rank_that_broke_with_its_mate_leaves_for_what_it_was_leaving_for(mate
 def test_a_crash_while_it_drains_is_a_crash() -> None:
     crashed = node(D, leave_reason=PREEMPTED, notices=(notice(),), exit_code=1, exited_at_us=NOW)
     after, _ = settle(view(crashed))
-    assert (after.job.failures, after.nodes[0].departure.leave_reason) == (1, LeaveReason.FAILED)
+    assert (after.job.backoff.failures, after.nodes[0].departure.leave_reason) == (
+        1,
+        LeaveReason.FAILED,
+    )
 
 
 @pytest.mark.parametrize(("engine", "wanted"), [("none", EffectKind.SAVE), ("spotd", None)])

@@ -26,7 +26,11 @@ def test_a_machine_whose_gpu_fails_is_replaced_at_once_and_uncharged() -> None:
         LeaveReason.LOST,
         "its GPU has failed",
     )
-    assert (after.job.failures, after.job.place_after_us, after.job.outcome) == (3, 0, None)
+    assert (after.job.backoff.failures, after.job.backoff.place_after_us, after.job.outcome) == (
+        3,
+        0,
+        None,
+    )
     (fresh,) = (n for n in after.nodes if n.generation == 2)
     assert fresh.offer == OFFERS[1], "not from where the broken one came"
 
@@ -63,7 +67,11 @@ def test_of_a_machine_that_came_up_unwell_it_is_told_what_is_wrong() -> None:
     assert (left.state, left.departure.leave_reason) == (T, LeaveReason.LOST)
     assert left.departure.leave_text == f"not fit to train on: {wrong}"
     assert any(wrong in e.text for e in plan.events if e.kind == "node_leaving")
-    assert (after.job.failures, after.job.outcome, after.job.place_after_us) == (0, None, 0)
+    assert (after.job.backoff.failures, after.job.outcome, after.job.backoff.place_after_us) == (
+        0,
+        None,
+        0,
+    )
     (fresh,) = (n for n in after.nodes if n.generation == 2)
     assert fresh.offer == OFFERS[1], "its offer cools"
 
@@ -75,8 +83,8 @@ def test_a_program_that_hangs_on_its_machine_again_is_charged() -> None:
         T,
         LeaveReason.FAILED,
     )
-    assert after.job.failures == 1
-    assert after.job.place_after_us > NOW
+    assert after.job.backoff.failures == 1
+    assert after.job.backoff.place_after_us > NOW
     (told,) = (event for event in plan.events if event.kind == "crashed")
     assert told.text.startswith("the program hung, and was ended on node g1")
     assert told.alert
@@ -86,7 +94,7 @@ def test_a_program_that_always_hangs_ends_its_job() -> None:
     budget = {"failures": 3, "spec": spec(max_restarts_on_errors=3)}
     after, _ = settle(view(node(R, **HUNG), job=budget))
     assert after.job.outcome is Outcome.FAILED
-    assert "hung" in after.job.outcome_text
+    assert "hung" in after.job.end.outcome_text
 
 
 @pytest.mark.parametrize(
@@ -115,7 +123,7 @@ def test_training_that_diverged_for_good_is_not_tried_again() -> None:
         "training diverged",
     )
     assert after.job.outcome is Outcome.FAILED
-    assert after.job.outcome_text == "training diverged: no finite loss after going back"
+    assert after.job.end.outcome_text == "training diverged: no finite loss after going back"
     assert "failed" in kinds(plan), "and its user is told"
 
 

@@ -49,7 +49,7 @@ def test_a_straggler_is_saved_from_and_then_left() -> None:
     slow = node(R)
     first = view(slow, throughput=STEADY, verdicts=told(STRAGGLER))
     after, plan = settle(first)
-    assert after.job.save_wanted_at_us == NOW
+    assert after.job.progress.save_wanted_at_us == NOW
     (event,) = (event for event in plan.events if event.kind == "slow")
     assert event.text == "held up by one of its ranks for 120 s; saving"
     again = view(slow, throughput=STEADY, verdicts=told(STRAGGLER), job=SAVED)
@@ -57,7 +57,7 @@ def test_a_straggler_is_saved_from_and_then_left() -> None:
     left = by_id(after, slow)
     assert (left.state, left.departure.leave_reason) == (D, LeaveReason.OUTBID)
     assert left.departure.leave_text == "held up by one of its ranks for 240 s"
-    assert after.job.failures == 0
+    assert after.job.backoff.failures == 0
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_it_is_measured_by_what_its_type_did_before(typical: float, *, expected:
     assert is_moved(slower(typical, **SAVED)) is expected
     after, plan = settle(slower(typical))
     assert ("slow" in kinds(plan)) is expected
-    assert (after.job.save_wanted_at_us == NOW) is expected
+    assert (after.job.progress.save_wanted_at_us == NOW) is expected
 
 
 def test_not_before_it_is_warm_and_then_at_once() -> None:
@@ -123,7 +123,7 @@ def test_a_job_whose_losses_are_no_numbers_stops_for_a_person() -> None:
     assert after.job.stop_text == ("training has diverged: its losses are no longer finite")
     (left,) = after.nodes
     assert (left.state, left.departure.leave_reason) == (D, LeaveReason.CANCELLED), "saved first"
-    assert after.job.failures == 0
+    assert after.job.backoff.failures == 0
     gone = replace(after, nodes=(changed(left, state=G, gone_at_us=NOW),))
     ended, _ = settle(gone)
     assert ended.job.outcome is Outcome.FAILED
@@ -140,9 +140,9 @@ def test_a_job_whose_losses_are_no_numbers_stops_for_a_person() -> None:
 )
 def test_it_does_not_where_that_says_nothing_of_what_trains(before: View) -> None:
     after, _ = settle(before)
-    assert "diverged" not in after.job.stop_text
+    assert "diverged" not in after.job.end.stop_text
 
 
 def test_why_it_stops_already_is_kept() -> None:
     after, _ = settle(view(node(R), verdicts=told(NAN), job={"stop_text": "over budget"}))
-    assert after.job.stop_text == "over budget"
+    assert after.job.end.stop_text == "over budget"

@@ -10,6 +10,7 @@ import pytest
 
 from providers.catalogs.storage import storage_prices
 from providers.stores.bucket import PART_BYTES
+from spotd.domain.fast_replace import changed
 from spotd.domain.job import CheckpointSpec
 from spotd.domain.market import Market
 from spotd.domain.node import Node
@@ -26,7 +27,9 @@ def test_what_is_kept_beside_the_machine_left_nothing() -> None:
     gcp = replace(offer("c-1a"), cloud="gcp", region="us-central1")
     machine = node(offer=gcp, claimed_at_us=S)
     saving = job(spec=spec(checkpoint=CheckpointSpec("s3://b/x", "spotd")))
-    there = market((gcp,), places={"s3://b": ("aws", "us-east-2")}, leaving={"gcp": 120_000})
+    there = market(
+        (gcp,), places={"s3://b": ("aws", "us-east-2")}, egress_microusd_per_gb={"gcp": 120_000}
+    )
     rows = [
         CheckpointRow(
             job_id=saving.id,
@@ -69,7 +72,9 @@ def test_what_a_checkpoint_shares_with_an_earlier_one_is_uploaded_and_stored_onc
     near = replace(offer("c-1a"), cloud="gcp", region="us-central1")
     machine = node(offer=near, claimed_at_us=S)
     saving = job(spec=spec(checkpoint=CheckpointSpec("s3://b/x", "none", keep=2)))
-    there = market((near,), places={"s3://b": ("aws", "us-east-2")}, leaving={"gcp": 120_000})
+    there = market(
+        (near,), places={"s3://b": ("aws", "us-east-2")}, egress_microusd_per_gb={"gcp": 120_000}
+    )
     first = {machine.generation: machine}
     rows = [
         replace(
@@ -124,7 +129,9 @@ def moved() -> tuple[Any, dict[int, Node], list[CheckpointRow], Market]:
         near_bytes=60 * GB,
     )
     there = market(
-        (AWS, GCP), places={"gs://b": ("gcp", "us-central1")}, leaving={"aws": 90_000, "gcp": 1}
+        (AWS, GCP),
+        places={"gs://b": ("gcp", "us-central1")},
+        egress_microusd_per_gb={"aws": 90_000, "gcp": 1},
     )
     return saving, nodes, [row], there
 
@@ -176,7 +183,7 @@ def test_each_part_is_a_write_and_what_is_resumed_from_is_read_again() -> None:
         ("writes", "gcp"): (parts["gcp"] + 2, (parts["gcp"] + 2) * 5),
     }
     local = {n: replace(node, offer=replace(node.offer, local=True)) for n, node in nodes.items()}
-    folder = replace(there, places={"gs://b": ("here", "")})
+    folder = changed(there, places={"gs://b": ("here", "")})
     assert requests(saving, local, rows, folder, Window(0, 9 * HOUR)) == []
 
 

@@ -46,7 +46,7 @@ def test_the_result_is_what_is_loaded_next(store: Store) -> None:
     first = opening("j1", 1, changed(new_node(), **effect))  # type: ignore[arg-type]
     after = commit(store, before, replace(first, wake_at_us=NOW + 5))
     assert after == view(store)
-    assert (after.job.version, after.job.generation, after.job.wake_at_us) == (1, 1, NOW + 5)
+    assert (after.job.version, after.job.generation, after.job.wakeup.wake_at_us) == (1, 1, NOW + 5)
     assert after.attempts == (Attempt("j1", 1, NOW, "first"),)
     left = {"leave_reason": LeaveReason.FAILED, "leave_text": "broken", "left_at_us": NOW}
     gone = move(store, "j1-g1-0", NodeState.GONE, **left)
@@ -234,7 +234,7 @@ def test_a_price_that_moved_after_the_decision_never_flatters(
     after = commit(store, seen, opening(), NOW + S)
     assert after.nodes[0].offer.price_microusd_per_h == counted * 1_000_000
     assert store.ledger.segments()[0].rate_microusd_per_h == counted * 1_000_000
-    assert store.market.load(NOW + S).microusd_per_h == counted * 1_000_000
+    assert store.market.load(NOW + S).use.microusd_per_h == counted * 1_000_000
     assert after.nodes == view(store).nodes
     # A limit is held against the same price.
     store.market.set_limits(Limits(max_microusd_per_h=counted * 2_000_000 - 1))

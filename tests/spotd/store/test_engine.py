@@ -119,11 +119,11 @@ def test_a_locked_database_is_unavailable_and_comes_back(
     _shorten_busy_timeout(store)
     with pytest.raises(StoreUnavailableError, match="another process holds it locked"):
         store.jobs.mark_due(["j1"])
-    assert view(store).job.notes == 1  # readers wait for nobody
+    assert view(store).job.wakeup.notes == 1  # readers wait for nobody
     other.execute("ROLLBACK")
     other.close()
     store.jobs.mark_due(["j1"])
-    assert view(store).job.notes == 2
+    assert view(store).job.wakeup.notes == 2
     store.close()
 
 
@@ -291,7 +291,7 @@ def test_kill_9_loses_no_acknowledged_commit(url: str) -> None:
         job = view(store).job
         # The last commit may have been made and not been told; none may be half made.
         assert acknowledged <= job.version <= acknowledged + 1
-        assert job.failures == job.version
+        assert job.backoff.failures == job.version
     store.close()
 
 
@@ -336,7 +336,7 @@ def test_a_server_that_restarts_is_found_again() -> None:
                 broken()
         server.start()
         store.jobs.mark_due(["j1"])
-        assert view(store).job.notes == 2
+        assert view(store).job.wakeup.notes == 2
         store.close()
 
 
@@ -394,7 +394,7 @@ def test_a_writer_that_loses_to_another_tries_again(server: postgres.Postgres) -
     for thread in threads:
         thread.join()
     assert len(tries) == 3
-    assert [view(store, name).job.failures for name in ("a", "b")] == [2, 2]
+    assert [view(store, name).job.backoff.failures for name in ("a", "b")] == [2, 2]
     database.close()
     store.close()
 

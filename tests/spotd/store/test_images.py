@@ -27,7 +27,7 @@ def baking(store: Store) -> Store:
 
 
 def test_an_image_is_on_record_before_it_is_asked_for(baking: Store) -> None:
-    notes = view(baking).job.notes
+    notes = view(baking).job.wakeup.notes
     baking.nodes.record_effect_failed(NODE, EffectKind.IMAGE, "lost", NOW)
     baking.nodes.record_cleaned(ROW, NOW + 1)
     baking.nodes.record_cleaned(
@@ -39,7 +39,7 @@ def test_an_image_is_on_record_before_it_is_asked_for(baking: Store) -> None:
         0,
         "",
     )
-    assert view(baking).job.notes == notes + 3
+    assert view(baking).job.wakeup.notes == notes + 3
     [row] = baking.images.rows()
     assert row == replace(ROW, state=NodeState.LAUNCHING)
     assert not row.good

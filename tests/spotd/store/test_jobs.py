@@ -11,6 +11,7 @@ import pytest
 
 from providers.base import Offer, OfferRequest
 from spotd.domain.events import Event
+from spotd.domain.fast_replace import changed
 from spotd.domain.health import HealthSpec
 from spotd.domain.job import Desired, HeadSnapshot, JobSpec
 from spotd.domain.node_history import Prerequisite
@@ -268,7 +269,7 @@ def test_desired_of_a_job(store: Store) -> None:
     assert store.jobs.set_desired("j1", Desired.RUN, NOW).desired is Desired.RUN
     assert store.jobs.set_desired("j1", Desired.CANCEL, NOW).desired is Desired.CANCEL
     assert store.jobs.set_desired("j1", Desired.RUN, NOW).desired is Desired.CANCEL
-    assert view(store).job.notes == before.job.notes + 4
+    assert view(store).job.wakeup.notes == before.job.wakeup.notes + 4
     with pytest.raises(StoreError, match="no job 'nope'"):
         store.jobs.set_desired("nope", Desired.RUN, NOW)
 
@@ -277,7 +278,7 @@ def test_a_finished_job_stays_finished(store: Store) -> None:
     before = submit(store)
     ended = {"outcome": Outcome.SUCCEEDED, "outcome_text": "done", "finished_at_us": NOW}
     after = commit(store, before, plan(ChangeJob(ended)))
-    assert replace(after.job, notes=after.job.notes) == view(store).job
+    assert changed(after.job, notes=after.job.wakeup.notes) == view(store).job
     assert store.jobs.set_desired("j1", Desired.CANCEL, NOW).desired is Desired.RUN
 
 
@@ -314,15 +315,18 @@ def test_jobs_are_paged_in_the_order_that_is_asked_for(store: Store) -> None:
 def test_a_job_that_waits_for_another_person(store: Store) -> None:
     submit(store, "j1")
     asked = store.jobs.ask_approval("j1", "ada", "exceeds team", NOW)
-    assert asked.approval_asked_by == "", "it runs"
+    assert asked.approval.approval_asked_by == "", "it runs"
     store.jobs.set_desired("j1", Desired.PAUSE, NOW)
     asked = store.jobs.ask_approval("j1", "ada", "exceeds team", NOW)
-    assert (asked.approval_asked_by, asked.approval_text) == ("ada", "exceeds team")
+    assert (asked.approval.approval_asked_by, asked.approval.approval_text) == (
+        "ada",
+        "exceeds team",
+    )
     assert store.jobs.find("j1") == asked
     run = store.jobs.set_desired("j1", Desired.RUN, NOW)
-    assert (run.approval_asked_by, run.approval_text) == ("", "")
+    assert (run.approval.approval_asked_by, run.approval.approval_text) == ("", "")
     held = submission("j2", spec=spec("other"), approval_asked_by="ada", approval_text="why")
     assert store.jobs.submit(held, NOW).desired is Desired.PAUSE
     found = store.jobs.find("j2")
     assert found is not None
-    assert found.approval_asked_by == "ada"
+    assert found.approval.approval_asked_by == "ada"

@@ -139,7 +139,7 @@ def test_a_life_from_hello_to_release(store: Store) -> None:
     ) == (6, 75, "bye", 10)
     job = view(store).job
     assert job.head == HeadSnapshot(1, 6, "m6", released=True, final=False, seen_at_us=AT)
-    assert job.first_step_at_us == AT
+    assert job.progress.first_step_at_us == AT
     assert [row.manifest for row in store.checkpoints.rows("j1")] == ["m6"]
     expected = ["setup", "setup", "started", "ready", "claimed", "released", "exited"]
     assert [kind for kind in kinds(store) if kind != "pass"] == expected
@@ -211,7 +211,7 @@ def test_outputs_are_on_record_once(store: Store) -> None:
     assert (row.manifest, row.files, row.bytes, row.new_bytes) == ("m1", 2, 3000, 1000)
     assert (row.generation, row.rank, row.node_id) == (1, 0, node(store).id)
     assert node(store).storage.outputs_since_us == 0
-    assert view(store).job.outputs_at_us == row.stored_at_us
+    assert view(store).job.progress.outputs_at_us == row.stored_at_us
     texts = [row.event.text for row in store.events.rows("j1") if row.event.kind == "outputs"]
     assert texts[:2] == [
         "uploading 2 files, 2.9 KiB",
@@ -283,21 +283,21 @@ def test_two_daemons_that_follow_one_node_record_it_once(url: str) -> None:
 def test_steps_alone_make_nobody_decide(store: Store, bell: Bell) -> None:
     placed(store)
     store.journal.record([said(_progress(1))])
-    notes, rings = view(store).job.notes, bell.rings
+    notes, rings = view(store).job.wakeup.notes, bell.rings
     store.journal.record([said(_progress(2), first=2, heard_at_us=AT + S)])
-    assert (view(store).job.notes, bell.rings) == (notes, rings)
+    assert (view(store).job.wakeup.notes, bell.rings) == (notes, rings)
     assert node(store).agent.heard_at_us == AT + S
     store.journal.record([said(_checkpoint(2), first=3, heard_at_us=AT + S)])
-    assert (view(store).job.notes, bell.rings) == (notes + 1, rings + 1)
+    assert (view(store).job.wakeup.notes, bell.rings) == (notes + 1, rings + 1)
 
 
 def test_an_entry_after_a_lost_link_makes_the_job_due(store: Store) -> None:
     placed(store)
     store.journal.record([said(_progress(1))])
     store.nodes.record_link(NODE, AT + S)
-    notes = view(store).job.notes
+    notes = view(store).job.wakeup.notes
     store.journal.record([said(_progress(2), first=2, heard_at_us=AT + 2 * S)])
-    assert (view(store).job.notes, node(store).agent.link_down_at_us) == (notes + 1, 0)
+    assert (view(store).job.wakeup.notes, node(store).agent.link_down_at_us) == (notes + 1, 0)
 
 
 def test_a_script_without_our_engine_trains_when_it_runs(store: Store) -> None:
@@ -306,7 +306,7 @@ def test_a_script_without_our_engine_trains_when_it_runs(store: Store) -> None:
         store.journal.record([said(("started", {}), node_id=f"{name}-g1-0")])
     assert node(store, "ours-g1-0").training.first_step_at_us == 0
     assert node(store, "any-g1-0").training.first_step_at_us == AT
-    assert view(store, "any").job.first_step_at_us == AT
+    assert view(store, "any").job.progress.first_step_at_us == AT
 
 
 def test_throughput_of_the_newest_attempt_that_chose_alone(store: Store) -> None:
@@ -618,7 +618,7 @@ def test_a_full_disk_is_told_and_known_until_there_is_room(store: Store) -> None
     assert (told.kind, told.alert, told.node_id) == ("disk", True, NODE)
     assert told.text == "the disk stays full: 3 of 102400 MiB are free at /home/u/.spotd"
     job = view(store).job
-    assert job.notes > job.notes_seen, "it is decided about at once"
+    assert job.wakeup.notes > job.wakeup.notes_seen, "it is decided about at once"
     room = ("disk", {"full": False, "text": "512 of 102400 MiB are free at /home/u/.spotd"})
     store.journal.record([said(room, first=2)])
     assert node(store).storage.disk_full_at_us == 0

@@ -76,15 +76,15 @@ def test_what_somebody_mended_is_no_reason_any_more(store: Store) -> None:
     ):
         placed(store, f"j{number}", new_node(f"j{number}", offer=offer(zone)))
         store.nodes.record_launch_refused(f"j{number}-g1-0", code, "none", Scope.REGION, NOW)
-    seen = view(store, "waits").job.notes
+    seen = view(store, "waits").job.wakeup.notes
     mended = [offer("aws-1a").key, offer("aws-1b").key]
     assert store.market.lift_refusals("NoQuotaError", mended, NOW + S) == 1
     left = {(r.offer_key, r.code) for r in store.market.load(NOW).refusals}
     assert left == {(offer("aws-1b").key, "CapacityError"), (offer("gcp-1a").key, "NoQuotaError")}
-    assert view(store, "waits").job.notes == seen + 1
+    assert view(store, "waits").job.wakeup.notes == seen + 1
     assert store.market.lift_refusals("NoQuotaError", mended, NOW + S) == 0
     assert store.market.lift_refusals("NoQuotaError", [], NOW + S) == 0
-    assert view(store, "waits").job.notes == seen + 1, "nothing was mended: nobody is woken"
+    assert view(store, "waits").job.wakeup.notes == seen + 1, "nothing was mended: nobody is woken"
 
 
 def test_new_offers_wake_who_waits_and_nobody_else(store: Store, bell: Bell) -> None:
@@ -93,13 +93,15 @@ def test_new_offers_wake_who_waits_and_nobody_else(store: Store, bell: Bell) -> 
     store.jobs.set_desired("paused", Desired.PAUSE, NOW)
     ended = {"outcome": Outcome.FAILED, "finished_at_us": NOW}
     commit(store, done, plan(ChangeJob(ended)))
-    before = {name: view(store, name).job.notes for name in ("waiting", "paused", "done", "placed")}
+    before = {
+        name: view(store, name).job.wakeup.notes for name in ("waiting", "paused", "done", "placed")
+    }
     rings = bell.rings
     store.market.record_offers("aws", [offer()], NOW + S)
     store.market.record_offers("aws", [offer()], NOW + 2 * S)
-    noted = [name for name, notes in before.items() if view(store, name).job.notes > notes]
+    noted = [name for name, notes in before.items() if view(store, name).job.wakeup.notes > notes]
     assert noted == ["waiting"]
-    assert view(store, "waiting").job.notes == waiting.job.notes + 1
+    assert view(store, "waiting").job.wakeup.notes == waiting.job.wakeup.notes + 1
     assert bell.rings == rings + 1
     assert paused.job.desired is Desired.RUN
 
@@ -110,9 +112,9 @@ def test_a_price_that_moves_wakes_who_pays_it(store: Store) -> None:
     store.nodes.record_absent("gone-g1-0", NOW)
     names = ("here", "there", "gone")
     for price, noted in ((10, []), (40, ["here"]), (8, ["here"])):
-        before = {name: view(store, name).job.notes for name in names}
+        before = {name: view(store, name).job.wakeup.notes for name in names}
         store.market.record_offers("aws", [offer(price=price), offer("aws-1b")], NOW + price * S)
-        assert [n for n in names if view(store, n).job.notes > before[n]] == noted
+        assert [n for n in names if view(store, n).job.wakeup.notes > before[n]] == noted
         # The higher price counts as long as it is not known whether a machine came of the request.
         counted = max(price, 40 if price == 8 else 10) * 1_000_000
         assert view(store, "here").nodes[0].offer.price_microusd_per_h == counted
@@ -127,24 +129,24 @@ def test_what_is_cached_is_never_old(url: str) -> None:
     there.market.record_offers("aws", [offer(price=11)], NOW)
     assert here.market.load(NOW).offers == (offer(price=11),)
     there.market.set_limits(Limits(3, 99_000_000))
-    assert here.market.load(NOW).limits == Limits(3, 99_000_000)
+    assert here.market.load(NOW).use.limits == Limits(3, 99_000_000)
     placed(there)
     there.nodes.record_launch_refused("j1-g1-0", "CapacityError", "none", Scope.ZONE, NOW)
     assert [refusal.code for refusal in here.market.load(NOW).refusals] == ["CapacityError"]
     there.market.record_provider("gcp", "key expired", NOW)
-    assert here.market.load(NOW).disabled == {"gcp": "key expired"}
+    assert here.market.load(NOW).launch.disabled == {"gcp": "key expired"}
     there.market.record_provider("gcp", "", NOW + S)
     market = here.market.load(NOW)
-    assert (market.disabled, market.deployment) == ({}, "d0")
+    assert (market.launch.disabled, market.deployment) == ({}, "d0")
     here.close()
     there.close()
 
 
 def test_committed_use_is_read_fresh(store: Store) -> None:
-    assert (store.market.load(NOW).nodes, store.market.load(NOW).microusd_per_h) == (0, 0)
+    assert (store.market.load(NOW).use.nodes, store.market.load(NOW).use.microusd_per_h) == (0, 0)
     placed(store, "j1", new_node(number=0), new_node(number=1, offer=offer("aws-1b", 7)))
     market = store.market.load(NOW)
-    assert (market.nodes, market.microusd_per_h) == (2, 17_000_000)
+    assert (market.use.nodes, market.use.microusd_per_h) == (2, 17_000_000)
 
 
 def test_old_refusals_say_nothing_any_more(store: Store) -> None:
@@ -159,7 +161,7 @@ def test_credentials_that_stay_refused_are_told_once_and_so_is_their_return(stor
     store.market.record_provider("aws", "", NOW)
     for at_s in (10, 70, 129, 131, 200, 400):
         store.market.record_provider("aws", f"expired (request {at_s})", NOW + at_s * S)
-    assert store.market.load(NOW).disabled == {"aws": "expired (request 400)"}
+    assert store.market.load(NOW).launch.disabled == {"aws": "expired (request 400)"}
     (told,) = [row for row in store.events.rows(None) if row.event.alert]
     assert told.at_us == NOW + 131 * S
     assert "aws refuses spotd's credentials and is not used: expired" in told.event.text

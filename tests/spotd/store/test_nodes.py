@@ -41,7 +41,7 @@ NODE = "j1-g1-0"
 
 
 def _notes(store: Store) -> int:
-    return view(store).job.notes
+    return view(store).job.wakeup.notes
 
 
 def test_outcomes_of_calls(store: Store) -> None:
@@ -190,12 +190,12 @@ def test_the_silent_are_noted(store: Store) -> None:
     store.nodes.record_heartbeats({"heard-g1-0": NOW + 60 * S})
     store.journal.record([said(("exited", {"code": 1}), node_id="exited-g1-0", heard_at_us=NOW)])
     move(store, "leaving-g1-0", NodeState.TERMINATING)
-    before = {name: view(store, name).job.notes for name in names}
+    before = {name: view(store, name).job.wakeup.notes for name in names}
     store.nodes.mark_silent_due(NOW + 30 * S)
-    noted = [name for name in names if view(store, name).job.notes > before[name]]
+    noted = [name for name in names if view(store, name).job.wakeup.notes > before[name]]
     assert noted == ["silent"]
     store.jobs.mark_due(["heard"])
-    assert view(store, "heard").job.notes == before["heard"] + 1
+    assert view(store, "heard").job.wakeup.notes == before["heard"] + 1
 
 
 # --- listings
@@ -246,7 +246,7 @@ def test_a_listing_without_news_costs_no_more_for_more_machines(sql_store: SqlSt
 
     assert statements(found, 1) > 12  # the first time, all is news
     quiet = statements(found, 5)
-    notes = [view(sql_store, name).job.notes for name in names]
+    notes = [view(sql_store, name).job.wakeup.notes for name in names]
     assert statements(found, 9) == quiet < 8
     times = {
         (
@@ -256,7 +256,7 @@ def test_a_listing_without_news_costs_no_more_for_more_machines(sql_store: SqlSt
         for n in names
     }
     assert times == {(NOW + 9 * S, NOW + 9 * S)}
-    assert [view(sql_store, name).job.notes for name in names] == notes
+    assert [view(sql_store, name).job.wakeup.notes for name in names] == notes
     # An answer that was asked for earlier, and comes late, takes nothing back.
     statements(found, 7)
     assert node(sql_store, "j0-g1-0").machine.seen_at_us == NOW + 9 * S
@@ -270,7 +270,7 @@ def test_a_listing_without_news_costs_no_more_for_more_machines(sql_store: SqlSt
         NOW + 9 * S,
     )
     assert node(sql_store, "j1-g1-0").machine.seen_at_us == NOW + 20 * S
-    assert [view(sql_store, name).job.notes > notes[n] for n, name in enumerate(names)] == [
+    assert [view(sql_store, name).job.wakeup.notes > notes[n] for n, name in enumerate(names)] == [
         True,
         *[False] * 11,
     ]

@@ -47,19 +47,19 @@ def test_an_id_of_ours_with_another_token_is_not_ours(store: Store) -> None:
 
 def test_a_renewal_is_kept_and_an_older_one_changes_nothing(store: Store) -> None:
     placed(store)
-    notes = view(store).job.notes
+    notes = view(store).job.wakeup.notes
     store.nodes.record_renewed(NODE, NOW + 2 * S)
     store.nodes.record_renewed(NODE, NOW + S)
     store.nodes.record_renewed("nobody", NOW)
     assert node(store).lease.renewed_until_us == NOW + 2 * S
-    assert view(store).job.notes == notes, "no reason to decide anything"
+    assert view(store).job.wakeup.notes == notes, "no reason to decide anything"
 
 
 def test_what_a_machine_was_lent_is_kept_and_what_ends_earlier_changes_nothing(
     store: Store,
 ) -> None:
     placed(store)
-    notes = view(store).job.notes
+    notes = view(store).job.wakeup.notes
     store.nodes.record_credential_lease(NODE, NOW + 1, NOW + 9 * S)
     store.nodes.record_credential_lease(NODE, NOW + 2, NOW + 8 * S)
     store.nodes.record_credential_lease("nobody", NOW, NOW + S)
@@ -69,7 +69,7 @@ def test_what_a_machine_was_lent_is_kept_and_what_ends_earlier_changes_nothing(
         NOW + 3,
         NOW + 10 * S,
     )
-    assert view(store).job.notes == notes, "no reason to decide anything"
+    assert view(store).job.wakeup.notes == notes, "no reason to decide anything"
 
 
 def test_what_became_of_the_disks_is_kept(store: Store) -> None:

@@ -21,7 +21,9 @@ HOUR = 3600 * S
 GCP = replace(offer("c-1a"), cloud="gcp", region="us-central1")
 NODE = node(offer=GCP, claimed_at_us=S)
 JOB = job(spec=spec(checkpoint=CheckpointSpec("s3://b/x", "spotd")))
-MARKET = market((GCP,), places={"s3://b": ("aws", "us-east-2")}, leaving={"gcp": 120_000})
+MARKET = market(
+    (GCP,), places={"s3://b": ("aws", "us-east-2")}, egress_microusd_per_gb={"gcp": 120_000}
+)
 
 
 def stored(at_us: int, *, new_gb: int = 100, files: int = 3) -> StoredOutput:

@@ -55,7 +55,7 @@ def launch_of(seen: View) -> Plan:
 
 
 def waiting(store: Store, now_us: int = NOW) -> list[str]:
-    return [turn.job_id for turn in store.market.load(now_us).line.waiting]
+    return [turn.job_id for turn in store.market.load(now_us).queue.snapshot.waiting]
 
 
 def test_the_last_room_goes_by_priority(store: Store) -> None:
@@ -154,7 +154,7 @@ def test_of_equals_the_turn_is_whose_project_used_less_then_whose_user_then_the_
         )
     ):
         stand(store, add(job_id, user, project, NOW - 9 + at))
-    line = store.market.load(NOW).line
+    line = store.market.load(NOW).queue.snapshot
     assert [turn.job_id for turn in line.waiting] == ["none", "bob", "bob2", "alice", "llm"]
     as_of = NOW - NOW % (60 * S)
     one = use_of_late(10 * USD, NOW - HOUR, as_of, as_of)
@@ -170,7 +170,7 @@ def test_what_was_used_long_ago_counts_less_than_what_was_used_lately(store: Sto
         gone = {"leave_reason": LeaveReason.DONE}
         move(store, node.id, NodeState.GONE, at_us + HOUR, **gone)
     wait(store, "w", project="x")
-    line = store.market.load(NOW).line
+    line = store.market.load(NOW).queue.snapshot
     past, late = (line.share(name, "alice")[0] for name in ("old", "new"))
     assert 0 < past * 16 == pytest.approx(late, rel=0.1)
 
@@ -178,12 +178,12 @@ def test_what_was_used_long_ago_counts_less_than_what_was_used_lately(store: Sto
 def test_the_line_knows_who_has_machines_and_which_are_going(store: Store) -> None:
     store.market.set_limits(Limits(max_nodes=3))
     placed(store, "j1", new_node("j1", number=0), new_node("j1", number=1), priority=200)
-    assert store.market.load(NOW).line.holding == (), "nobody waits"
+    assert store.market.load(NOW).queue.snapshot.holding == (), "nobody waits"
     wait(store, "w")
-    [mine] = store.market.load(NOW).line.holding
+    [mine] = store.market.load(NOW).queue.snapshot.holding
     assert mine == ResourceHolder("j1", "j1", 2, 20 * USD, priority=200)
     move(store, "j1-g1-0", NodeState.TERMINATING)
-    [mine] = store.market.load(NOW).line.holding
+    [mine] = store.market.load(NOW).queue.snapshot.holding
     assert (mine.leaving_nodes, mine.leaving_microusd_per_h) == (1, 10 * USD)
 
 
@@ -197,7 +197,7 @@ def test_one_that_drains_until_its_replacement_is_ready_makes_no_room(
     train(store)
     wait(store, "w")
     move(store, "j1-g1-0", NodeState.DRAINING, leave_reason=reason, drained_at_us=NOW)
-    [mine] = store.market.load(NOW).line.holding
+    [mine] = store.market.load(NOW).queue.snapshot.holding
     assert mine.leaving_nodes == going
     assert not mine.trains_since_us
 
@@ -216,16 +216,16 @@ def test_who_trains_whole_by_our_engine_could_give_its_machines(store: Store) ->
     train(store)
     wait(store, "w")
     store.journal.record([said(("progress", {"from_step": 0, "to_step": 5}), heard_at_us=NOW)])
-    [mine] = store.market.load(NOW).line.holding
+    [mine] = store.market.load(NOW).queue.snapshot.holding
     assert mine.trains_since_us == view(store).nodes[0].training.first_step_at_us > 0
     store.journal.record([said(("exited", {"code": 1}), first=2, heard_at_us=NOW)])
-    [mine] = store.market.load(NOW).line.holding
+    [mine] = store.market.load(NOW).queue.snapshot.holding
     assert not mine.trains_since_us, "it has ended"
 
 
 def test_a_project_has_no_more_machines_than_it_may(store: Store) -> None:
     store.market.set_limits(Limits(max_nodes=9, projects={"llm": 1}))
-    assert store.market.load(NOW).limits.projects == {"llm": 1}
+    assert store.market.load(NOW).use.limits.projects == {"llm": 1}
     placed(store, "a", project="llm")
     more, other = submit(store, "b", project="llm"), submit(store, "c", project="vision")
     refused = store.commit(more, opening("b"), NOW)
@@ -244,7 +244,7 @@ def test_plans_of_one_batch_share_a_projects_room(store: Store) -> None:
     statuses = [result.status.value for result in store.commit_many(batch, NOW)]
     assert statuses == ["done", "over_limit"]
     store.market.set_limits(Limits())
-    assert store.market.load(NOW).limits == Limits()
+    assert store.market.load(NOW).use.limits == Limits()
 
 
 # --- who is to ask for what was refused
@@ -257,7 +257,7 @@ def refuse_one(store: Store) -> None:
 
 
 def asking(store: Store, now_us: int = NOW) -> list[tuple[str, int, bool]]:
-    askers = store.market.load(now_us).askers
+    askers = store.market.load(now_us).queue.requests
     return [(one.turn.job_id, one.at_us, bool(one.keys)) for one in askers]
 
 
@@ -273,7 +273,7 @@ def test_another_daemon_knows_who_is_to_ask_until_that_one_has_its_answer(url: s
     asks = replace(asks, changes=(*asks.changes, ChangeJob({"offers_at_us": 0})))
     commit(mine, ready, asks)
     assert asking(other, NOW + S) == [("hi", NOW + S, True)]
-    [one] = other.market.load(NOW + S).askers
+    [one] = other.market.load(NOW + S).queue.requests
     assert (one.keys, one.turn.priority) == ({new_node().offer.key}, 900)
     assert asking(other, NOW + S + ANSWERS_US) == [], "nobody knows what became of it"
     mine.nodes.record_launched("hi-g1-0", "i-1", NOW + 2 * S)
@@ -300,6 +300,8 @@ def test_who_asks_again_has_its_share_too(store: Store) -> None:
     refuse_one(store)
     placed(store, "ran", new_node("ran", requested_at_us=NOW - HOUR))
     commit(store, submit(store, "w"), plan(ChangeJob({"offers_at_us": NOW})))
-    used = {one.turn.job_id: one.turn.used_microusd for one in store.market.load(NOW).askers}
-    assert used["w"] == store.market.load(NOW).askers[0].turn.used_microusd
+    used = {
+        one.turn.job_id: one.turn.used_microusd for one in store.market.load(NOW).queue.requests
+    }
+    assert used["w"] == store.market.load(NOW).queue.requests[0].turn.used_microusd
     assert used["w"][0] > 0

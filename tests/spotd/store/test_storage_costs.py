@@ -37,21 +37,21 @@ def test_a_job_without_a_machine_has_spent_it_too(store: Store) -> None:
 def test_where_it_became_more_the_job_is_due(store: Store) -> None:
     submit(store)
     [claimed] = store.jobs.claim(NOW, "me", 9, S)
-    before = view(store).job.notes
+    before = view(store).job.wakeup.notes
     store.storage_costs.record(carriage(5))
-    assert view(store).job.notes == before + 1
+    assert view(store).job.wakeup.notes == before + 1
     store.storage_costs.record(carriage(5, 3, at_us=NOW + S))
-    assert view(store).job.notes == before + 1, "nothing that a limit could mind"
+    assert view(store).job.wakeup.notes == before + 1, "nothing that a limit could mind"
     store.storage_costs.record(carriage(6))
-    assert view(store).job.notes == before + 2
+    assert view(store).job.wakeup.notes == before + 2
     assert claimed == "j1"
 
 
 def test_what_it_costs_an_hour_is_part_of_what_all_use(store: Store) -> None:
     placed(store, "j1", new_node(number=0))
-    alone = store.market.load(NOW).microusd_per_h
+    alone = store.market.load(NOW).use.microusd_per_h
     store.storage_costs.record(carriage(5, 70, MONTH))
-    assert store.market.load(NOW).microusd_per_h == alone + 70
+    assert store.market.load(NOW).use.microusd_per_h == alone + 70
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_what_a_job_without_machines_keeps_is_in_nobodys_way(store: Store) -> No
     """Nobody could give it back: a job at the limit would wait for it for ever."""
     submit(store)
     store.storage_costs.record(carriage(5, 70, MONTH))
-    assert store.market.load(NOW).microusd_per_h == 0
+    assert store.market.load(NOW).use.microusd_per_h == 0
 
 
 def test_carriages_of_one_month(store: Store) -> None:

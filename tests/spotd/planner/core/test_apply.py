@@ -28,7 +28,7 @@ OTHER = node(B, generation=2)
 def test_a_change_of_the_job_leaves_the_rest_alone() -> None:
     before = view(ONE)
     after = apply(before, ChangeJob({"outcome": Outcome.FAILED, "outcome_text": "x"}))
-    assert (after.job.outcome, after.job.outcome_text) == (Outcome.FAILED, "x")
+    assert (after.job.outcome, after.job.end.outcome_text) == (Outcome.FAILED, "x")
     assert after.nodes == before.nodes
     assert before.job.outcome is None, "values are never changed in place"
 

@@ -9,6 +9,7 @@ import pytest
 
 from providers.base import Offer
 from spotd.domain.datasets import DataSet
+from spotd.domain.fast_replace import changed
 from spotd.domain.job import JobSpec
 from spotd.domain.market import Market
 from spotd.domain.preferences import Preferences
@@ -37,7 +38,7 @@ def a_job(**fields: Any) -> JobSpec:
 
 
 def world(*offers: Offer, data: DataSet = DATA, **fields: Any) -> Market:
-    known = {"places": PLACES, "leaving": LEAVING, "datasets": {"corpus": data}}
+    known = {"places": PLACES, "egress_microusd_per_gb": LEAVING, "datasets": {"corpus": data}}
     return market(offers or (NEAR, FAR), **(known | fields))
 
 
@@ -118,7 +119,7 @@ def test_it_is_known_anew_when_a_copy_comes() -> None:
     """Of the same offers: what was reckoned of them before does not stand."""
     sold = world()
     assert asks(sold) == NEAR
-    assert asks(replace(sold, datasets={"corpus": replace(DATA, staged=COPY)})) == FAR
+    assert asks(changed(sold, datasets={"corpus": replace(DATA, staged=COPY)})) == FAR
     assert asks(sold, a_job(buckets=())) == FAR
 
 

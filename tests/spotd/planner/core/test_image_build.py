@@ -164,7 +164,7 @@ def test_the_image_is_the_success_and_its_machine_goes_at_once() -> None:
     assert after_.job.outcome_text == "image torch is available in aws/aws-1"
     [node] = after_.nodes
     assert (node.state, node.departure.leave_reason) == (NodeState.TERMINATING, LeaveReason.DONE)
-    assert after_.job.finished_at_us == NOW
+    assert after_.job.end.finished_at_us == NOW
     [event] = [event for event in plan.events if event.kind == "succeeded"]
     assert event.text == "train: image torch is available in aws/aws-1"
     assert (event.alert, event.node_id) == (True, node.id)
@@ -183,7 +183,7 @@ def test_a_cancel_that_comes_after_it_changes_nothing() -> None:
 
 def test_what_the_cloud_says_ends_it() -> None:
     after_, plan = after(cleaned(image_error="aws makes no image: not authorized"))
-    assert after_.job.stop_text == "bake failed: aws makes no image: not authorized"
+    assert after_.job.end.stop_text == "bake failed: aws makes no image: not authorized"
     assert after_.job.outcome is Outcome.FAILED
     [node] = after_.nodes
     assert (node.state, node.departure.leave_reason) == (NodeState.TERMINATING, LeaveReason.FAILED)
@@ -206,18 +206,18 @@ def failing(node: Node, count: int) -> Node:
 
 def test_a_cleaning_whose_outcome_is_not_known_is_tried_again_and_then_ends_the_bake() -> None:
     before, _ = after(failing(done(), CLEAN_TRIES - 1))
-    assert before.job.stop_text == ""
+    assert before.job.end.stop_text == ""
     after_, _ = after(failing(done(), CLEAN_TRIES))
     assert after_.job.stop_text.startswith(
         "bake failed: it is not known whether its disk was cleaned, because a cleaned machine "
     )
-    assert "(SshAuthRefusedError); bake it again" in after_.job.stop_text
+    assert "(SshAuthRefusedError); bake it again" in after_.job.end.stop_text
     assert after_.nodes[0].state is NodeState.TERMINATING
 
 
 def test_failures_of_another_call_do_not_count() -> None:
     other = changed(failing(done(), 99), effect=EffectKind.SURVEY)
-    assert after(other)[0].job.stop_text == ""
+    assert after(other)[0].job.end.stop_text == ""
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_a_cloud_that_does_not_answer_is_waited_for_a_while(
     node = failing(cleaned(**{"cleaned_at_us": NOW - 2000 * S, **fields}), 3)
     known = market(listening_since_us=NOW - listening_s * S)
     after_, _ = settle(baking(node), known)
-    assert bool(after_.job.stop_text) is ends
+    assert bool(after_.job.end.stop_text) is ends
     if ends:
         assert "aws did not report its progress: SshAuthRefusedError" in after_.job.stop_text
 
@@ -244,7 +244,7 @@ def test_a_cloud_that_does_not_answer_is_waited_for_a_while(
 def test_one_that_takes_for_ever_is_given_up() -> None:
     asked = {"image_asked_at_us": NOW}
     long = cleaned(cleaned_at_us=NOW - int(MAKING_S * S), **asked)
-    assert after(long)[0].job.stop_text == ""
+    assert after(long)[0].job.end.stop_text == ""
     after_, _ = after(changed(long, cleaned_at_us=long.bake.cleaned_at_us - 1))
     assert after_.job.stop_text == "bake failed: the image was not available after 3 h"
 
@@ -255,7 +255,7 @@ def test_a_machine_that_is_taken_away_in_the_middle_is_replaced() -> None:
     old, new = after_.nodes
     assert (old.state, old.departure.leave_reason) == (NodeState.TERMINATING, LeaveReason.PREEMPTED)
     assert (new.state, new.generation) == (NodeState.LAUNCHING, 2)
-    assert after_.job.stop_text == ""
+    assert after_.job.end.stop_text == ""
 
 
 def test_a_cancel_ends_the_machine_at_once() -> None:

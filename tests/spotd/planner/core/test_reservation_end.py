@@ -59,7 +59,7 @@ def test_until_then_it_trains_and_is_looked_at_in_time() -> None:
     before = trains(LEAD_S + 1)
     after, _ = settle(view(before), PLACES)
     assert by_id(after, before).state is NodeState.RUNNING
-    assert 0 < after.job.wake_at_us <= NOW + S
+    assert 0 < after.job.wakeup.wake_at_us <= NOW + S
     assert next_end_us(view(before), NOW) == NOW + S
     assert next_end_us(view(trains(LEAD_S)), NOW) == 0
     for state in (NodeState.LAUNCHING, NodeState.BOOTING, NodeState.DRAINING):

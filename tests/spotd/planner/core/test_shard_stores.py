@@ -78,7 +78,7 @@ def test_a_cloud_without_a_price_and_a_machine_of_this_box() -> None:
 
 GCP = replace(offer("gcp-1a", 35), provider="gcp", cloud="gcp", region="us-central1")
 STORE = {"s3://b": StorePlace("aws", "us-east-2")}
-OFFERS = market((AWS, GCP), places=STORE, leaving=LEAVING)
+OFFERS = market((AWS, GCP), places=STORE, egress_microusd_per_gb=LEAVING)
 
 
 def saving(**saves: object) -> JobSpec:
@@ -114,7 +114,7 @@ def test_a_store_is_where_the_closest_one_that_is_configured_is() -> None:
         "s3://b/x": StorePlace("aws", "us-east-2"),
         "s3://b/xy": StorePlace(""),
     }
-    near = replace(OFFERS, places=places)
+    near = changed(OFFERS, places=places)
     assert egress_microusd_per_h(AWS, saving(), near) == 0
     assert egress_microusd_per_h(AWS, saving(store="s3://b/z"), near) == 108_000_000
     assert egress_microusd_per_h(AWS, saving(store="gs://c/z"), near) == 108_000_000, "by its URL"
@@ -157,7 +157,7 @@ def test_it_counts_where_a_machine_is_chosen_and_under_the_cap() -> None:
 def test_requests_cost_by_parts_and_count_where_a_machine_is_chosen_and_under_the_cap() -> None:
     """5,961 writes of 16 MiB, twelve times an hour, at $5 a million: $0.36."""
     assert PART_BYTES == bucket.PART_BYTES
-    priced = replace(OFFERS, storing=STORING)
+    priced = changed(OFFERS, storage_prices=STORING)
     assert requests_microusd_per_h(AWS, saving(), priced) == 12 * 5961 * 5 == 357_660
     assert requests_microusd_per_h(AWS, saving(), OFFERS) is None
     assert requests_microusd_per_h(AWS, saving(size_bytes=0), priced) is None
@@ -174,7 +174,7 @@ def test_requests_cost_by_parts_and_count_where_a_machine_is_chosen_and_under_th
 
 
 def test_all_that_is_known_of_what_checkpoints_cost_an_hour() -> None:
-    priced = replace(OFFERS, storing=STORING)
+    priced = changed(OFFERS, storage_prices=STORING)
     lies = round(300 * 10**9 / 2**30 * 23_000 / 730)
     assert carried_microusd_per_h(AWS, saving(), priced) == 357_660 + lies
     assert carried_microusd_per_h(GCP, saving(), priced) == 144_000_000 + 357_660 + lies
@@ -264,7 +264,7 @@ def test_what_a_job_named_and_what_is_configured_may_have_shards() -> None:
 
 def test_beside_its_store_a_machine_pays_for_the_way_back_alone() -> None:
     """100 GB at $0.12 a GB, once in the life of a machine, where it was twelve times an hour."""
-    near = replace(OFFERS, places=NEAR, shards=SHARDS)
+    near = changed(OFFERS, places=NEAR, shards=SHARDS)
     lives_h, aws_h = mtbf_s(GCP, (), 1) / 3600, mtbf_s(AWS, (), 1) / 3600
     found = egress_microusd_per_h(GCP, saving(), near)
     assert found == pytest.approx(100 * 120_000 / lives_h, abs=1)

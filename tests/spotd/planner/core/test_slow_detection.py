@@ -117,13 +117,13 @@ SLOW = (*GOOD, *every(10, 119, 0, 10.0))
 def test_slow_training_is_saved_once_a_round_and_told() -> None:
     before = view(node(NodeState.RUNNING), throughput=SLOW)
     after, plan = settle(before)
-    assert after.job.save_wanted_at_us == NOW
+    assert after.job.progress.save_wanted_at_us == NOW
     assert "slow" in kinds(plan)
     (event,) = [event for event in plan.events if event.kind == "slow"]
     assert event.alert
     assert "60%" in event.text
     again, plan = settle(after, now=NOW + int((ROUND_S - 1) * S))
-    assert again.job.save_wanted_at_us == NOW
+    assert again.job.progress.save_wanted_at_us == NOW
     assert "slow" not in kinds(plan)
 
 
@@ -140,5 +140,5 @@ def test_nothing_is_saved_where_there_is_nothing_to_save_or_it_is_saved_anyway(
     before: object,
 ) -> None:
     after, plan = settle(before)  # type: ignore[arg-type]
-    assert after.job.save_wanted_at_us == 0
+    assert after.job.progress.save_wanted_at_us == 0
     assert "slow" not in kinds(plan)

@@ -114,8 +114,8 @@ def test_nor_above_what_the_limits_have_room_for() -> None:
     after, _ = settle(again(3), tight)
     (fresh,) = (n for n in after.nodes if n.state is L)
     assert fresh.offer == OTHER_ZONE
-    assert where(again(3), replace(tight, microusd_per_h=10_000_000)).offer == DEMAND
-    full = replace(tight, microusd_per_h=50_000_000)
+    assert where(again(3), changed(tight, microusd_per_h=10_000_000)).offer == DEMAND
+    full = changed(tight, microusd_per_h=50_000_000)
     assert where(again(3), full).offer == DEMAND, "no room for any: the commit says so"
 
 

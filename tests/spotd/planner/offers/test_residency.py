@@ -91,7 +91,11 @@ HERE = offer("own-1a", 99.0, local=True)
 def stored(store: str, at: StorePlace | None, *offers: Offer) -> dict[str, str]:
     """Why not, by zone, for a job whose store that is."""
     places = {} if at is None else {store: at}
-    sold = market(offers or (*EAST, WEST, OTHER, HERE), places=places, leaving={"aws": 0, "gcp": 0})
+    sold = market(
+        offers or (*EAST, WEST, OTHER, HERE),
+        places=places,
+        egress_microusd_per_gb={"aws": 0, "gcp": 0},
+    )
     of = spec(checkpoint=CheckpointSpec(store=f"{store}/gpt", engine="spotd"))
     return {row.offer.zone: row.excluded for row in rank(of, sold, NOW)}
 

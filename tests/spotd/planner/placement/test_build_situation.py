@@ -93,7 +93,7 @@ def test_where_there_was_no_room_just_now_spot_is_down_and_may_come_back(code: s
 def test_a_machine_that_is_being_taken_away_says_that_its_pool_is_down() -> None:
     """The past that was read knows it as up; there is no other place, and yet there is hope."""
     stay = NodeLifetime("j0-g1-0", SPOT.key, NOW - 9 * S, "", NOW - 9 * S, until_us=NOW)
-    sold = market((SPOT, FULL), past=FleetHistory((stay,)))
+    sold = market((SPOT, FULL), history=FleetHistory((stay,)))
     going = node(NodeState.DRAINING, offer=SPOT, notices=(notice(),))
     before = view(going, job={"spec": a_job()})
     rows = rank(a_job(), sold, NOW, {SPOT.key}, job_id=before.job.id)
@@ -135,7 +135,7 @@ def test_the_work_is_what_is_left_saved_and_at_risk() -> None:
         NodeLifetime(f"j0-g{n}-0", SPOT.key, NOW, "", NOW, trained_at_us=NOW + 90 * S)
         for n in range(9)
     )
-    sold = market((SPOT, FULL), past=FleetHistory(starts))
+    sold = market((SPOT, FULL), history=FleetHistory(starts))
     here = node(NodeState.RUNNING, offer=SPOT)
     of = a_job(deadline_us=NOW + 7200 * S)
     saved = (GenerationSaves(1, 0, 100, NOW - 1200 * S, NOW - 200 * S, 5),)
@@ -193,7 +193,9 @@ def test_the_checkpoint_comes_from_where_its_store_is(
 ) -> None:
     """872 GB: $0.09 a GB from one cloud, $0.12 from the other, and 10 Gb/s on the way."""
     leaving = {"aws": 90_000, "gcp": 120_000}
-    sold = market((offer(cloud, 10.0),), places={"s3://bucket": store}, leaving=leaving)
+    sold = market(
+        (offer(cloud, 10.0),), places={"s3://bucket": store}, egress_microusd_per_gb=leaving
+    )
     (pool,) = told(a_job(), sold).situation.pools
     assert (pool.egress_usd, pool.transfer_s) == pytest.approx((usd, seconds))
 
@@ -204,13 +206,17 @@ def test_out_of_a_cloud_without_egress_a_checkpoint_goes_anywhere_for_nothing(
     cloud: str, usd: float
 ) -> None:
     """By the dated list that comes with us. It takes its time all the same."""
-    sold = market((FAR,), places={"s3://bucket": (cloud, "x")}, leaving=first_tier_prices())
+    sold = market(
+        (FAR,), places={"s3://bucket": (cloud, "x")}, egress_microusd_per_gb=first_tier_prices()
+    )
     (pool,) = told(a_job(), sold).situation.pools
     assert (pool.egress_usd, pool.transfer_s) == pytest.approx((usd, 697.6))
 
 
 def test_a_checkpoint_that_was_made_says_how_large_it_is() -> None:
-    sold = market((FAR,), places={"s3://bucket": ("aws", "aws-1")}, leaving={"aws": 100_000})
+    sold = market(
+        (FAR,), places={"s3://bucket": ("aws", "aws-1")}, egress_microusd_per_gb={"aws": 100_000}
+    )
     made = (GenerationSaves(1, 1, 2, 1, 2, 10_000_000_000), GenerationSaves(2, 3, 4, 3, 4, 5))
     (pool,) = told(a_job(), sold, saved=made).situation.pools
     assert pool.egress_usd == pytest.approx(1.0)
@@ -221,7 +227,7 @@ def test_a_checkpoint_that_was_made_says_how_large_it_is() -> None:
 
 def test_what_a_pool_was_seen_as_comes_with_it() -> None:
     out = NodeLifetime("x-g1-0", SPOT.key, NOW - 60 * S, "CapacityError")
-    first, second = told(a_job(), market((SPOT, FAR), past=FleetHistory((out,)))).situation.pools
+    first, second = told(a_job(), market((SPOT, FAR), history=FleetHistory((out,)))).situation.pools
     assert (first.record.up, second.record.up) == (False, None)
 
 

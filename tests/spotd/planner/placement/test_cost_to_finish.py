@@ -89,7 +89,10 @@ def test_the_way_of_the_checkpoint_is_part_of_the_cost() -> None:
     """$78 of egress, and as likely as not the way back, are more than a day at $4 less an hour."""
     save = CheckpointSpec("s3://b", "spotd", size_bytes=872_000_000_000, every_steps=9, every_s=0)
     of = a_job(checkpoint=save)
-    around = {"places": {"s3://b": ("aws", "aws-1")}, "leaving": {"aws": 90_000, "gcp": 0}}
+    around = {
+        "places": {"s3://b": ("aws", "aws-1")},
+        "egress_microusd_per_gb": {"aws": 90_000, "gcp": 0},
+    }
     near = offer("aws-1a", 12.0)
     assert first(of, near, offer("gcp-1a", 9.0), **around) == near
     assert first(of, near, offer("gcp-1a", 8.0), **around) == near
@@ -135,7 +138,7 @@ def test_a_pool_where_machines_are_taken_away_costs_more_than_it_says() -> None:
         )
         for n in range(20)
     )
-    assert first(a_job(), SPOT, calm, past=FleetHistory(taken)) == calm
+    assert first(a_job(), SPOT, calm, history=FleetHistory(taken)) == calm
     (life,) = lives_of(FleetHistory(taken))
     assert (life.offer_key, life.time_us, life.losses) == (SPOT.key, 20 * 900 * S, 20)
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from providers.base import CapacityType, OfferRequest, Scope
+from spotd.domain.fast_replace import changed
 from spotd.domain.job import CheckpointSpec, JobSpec
 from spotd.domain.market import Market, Refusal
 from spotd.domain.units import S
@@ -122,8 +123,10 @@ def test_what_the_job_itself_left_for_a_better_one_is_no_way_out(whose: str, the
 def test_a_way_out_from_which_saves_cost_something() -> None:
     """Nor does what they cost count against the cap that is to be raised."""
     saves = CheckpointSpec("s3://b/x", "spotd", every_s=300.0, size_bytes=100 * 10**9)
-    dear = replace(
-        out("gcp-1b"), places={"s3://b": StorePlace("aws", "us-east-2")}, leaving={"gcp": 120_000}
+    dear = changed(
+        out("gcp-1b"),
+        places={"s3://b": StorePlace("aws", "us-east-2")},
+        egress_microusd_per_gb={"gcp": 120_000},
     )
     capped = spec(checkpoint=saves, max_hourly_microusd=30_000_000)
     assert way_out(capped, dear, NOW, "j0") == f"raise max_hourly_cost for {DEAR.key} at $40.00/h"

@@ -9,6 +9,7 @@ import pytest
 
 from providers.base import Offer
 from spotd.domain.datasets import DataSet
+from spotd.domain.fast_replace import changed
 from spotd.domain.job import CheckpointSpec, JobSpec
 from spotd.domain.market import Market
 from spotd.domain.preferences import Preferences, Speed
@@ -37,9 +38,9 @@ def a_job(**fields: Any) -> JobSpec:
 
 
 def found(of: JobSpec, *offers: Offer, **fields: Any) -> list[MoveEstimate]:
-    known = {"places": {"s3://east": ("aws", "aws-1")}, "leaving": LEAVING}
+    known = {"places": {"s3://east": ("aws", "aws-1")}, "egress_microusd_per_gb": LEAVING}
     sold: Market = market(offers or (NEAR, FAR), **(known | fields))
-    sold = replace(sold, places={**sold.places, **BESIDE})
+    sold = changed(sold, places={**sold.stores.places, **BESIDE})
     return moves(view(job={"spec": of}), sold, rank(of, sold, NOW))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from providers.base import Offer, Scope
+from spotd.domain.fast_replace import changed
 from spotd.domain.job import JobSpec
 from spotd.domain.market import Market, Refusal, WaitingRequest
 from spotd.domain.queue import Limits, QueueEntry
@@ -45,7 +46,7 @@ def asker(name: str, priority: int = 900, at_us: int = BACK_US, **fields: Any) -
 
 
 def sold(*askers: WaitingRequest, **fields: Any) -> Market:
-    base = {"offers": (OUT,), "refusals": (refused(),), "askers": askers}
+    base = {"offers": (OUT,), "refusals": (refused(),), "requests": askers}
     return market(**(base | fields))
 
 
@@ -84,7 +85,7 @@ def _ids(before: View | None) -> set[str]:
 def test_who_is_behind_leaves_it_to_those_ahead(other: WaitingRequest) -> None:
     after, plan = settle(waits(), sold(other))
     assert not after.nodes
-    assert after.job.offers_at_us == NOW, "it is the next, and ready"
+    assert after.job.queue.offers_at_us == NOW, "it is the next, and ready"
     assert plan.wake_at_us == NOW + AGAIN_US
     does = "requests it now" if other.keys else "requests first"
     assert f"hi (priority {other.turn.priority}) {does}, ahead by " in plan.reason
@@ -178,7 +179,7 @@ def test_a_gang_that_was_refused_lets_a_smaller_one_try() -> None:
     by_it = sold(gang, refusals=(refused(by="hi-g3-c0-r2"),))
     assert asked(by_it) == ["aws-1a"]
     before = sold(gang, refusals=(refused(ago_s=194.0, by="hi-g3-c0-r2"), refused(ago_s=125.0)))
-    alone = replace(before, askers=())
+    alone = changed(before, requests=())
     assert asked(alone) == ["aws-1a"], "it is back"
     assert asked(before) == [], "others were refused since then: it may try again"
     for ago_s, may in ((185.0, []), (184.9, ["aws-1a"])):
@@ -193,7 +194,7 @@ def test_a_gang_that_was_refused_lets_a_smaller_one_try() -> None:
     after, plan = settle(mine, own)
     assert not after.nodes
     assert "ahead by this one's last try there" in plan.reason
-    assert asked(replace(own, askers=own.askers[1:]), mine) == ["aws-1a"] * 4
+    assert asked(changed(own, requests=own.queue.requests[1:]), mine) == ["aws-1a"] * 4
 
 
 def test_who_was_refused_for_its_price_lets_others_try() -> None:
@@ -229,7 +230,7 @@ def test_why_names_who_is_ahead_before_anything_is_back() -> None:
     out = (refused(ago_s=10.0), refused(DEAR, ago_s=5.0))
     others = (asker("hi", at_us=NOW + 50 * S), asker("mid", 400, at_us=NOW + 50 * S))
     after, plan = settle(waits(), sold(*others, offers=(OUT, DEAR), refusals=out))
-    assert after.job.offers_at_us == NOW + 50 * S, "when the first is back"
+    assert after.job.queue.offers_at_us == NOW + 50 * S, "when the first is back"
     told = (
         f"ahead of it for {OUT.key}: hi (priority 900), by priority (this one has 100) and 1 more"
     )
@@ -243,12 +244,12 @@ def test_who_has_a_machine_on_its_way_or_no_room_stands_in_no_line() -> None:
     none = sold(refusals=(refused(ago_s=10.0),))
     two = spec(candidates=2)
     coming = view(hello(), job={"spec": two, "offers_at_us": NOW - S})
-    assert settle(coming, none)[0].job.offers_at_us == 0
-    full = replace(none, blocked="limits.max_nodes is 1", limits=Limits(1))
-    assert settle(waits(), full)[0].job.offers_at_us == 0
-    assert settle(waits(place_after_us=NOW + S), none)[0].job.offers_at_us == 0
-    assert settle(waits(), sold())[0].job.offers_at_us == 0, "it has asked"
-    assert settle(waits(), none)[0].job.offers_at_us == NOW + 50 * S
+    assert settle(coming, none)[0].job.queue.offers_at_us == 0
+    full = changed(none, blocked="limits.max_nodes is 1", limits=Limits(1))
+    assert settle(waits(), full)[0].job.queue.offers_at_us == 0
+    assert settle(waits(place_after_us=NOW + S), none)[0].job.queue.offers_at_us == 0
+    assert settle(waits(), sold())[0].job.queue.offers_at_us == 0, "it has asked"
+    assert settle(waits(), none)[0].job.queue.offers_at_us == NOW + 50 * S
 
 
 def test_for_ever_nobody_waits_where_all_are_ready() -> None:

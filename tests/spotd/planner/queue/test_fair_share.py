@@ -519,7 +519,7 @@ FULL = line(turn("hi", 900), holding=(ME,))
 
 
 def full(**fields: Any) -> Market:
-    there = {"limits": Limits(1), "nodes": 1, "line": FULL} | fields
+    there = {"limits": Limits(1), "nodes": 1, "snapshot": FULL} | fields
     return market(**there)
 
 
@@ -532,8 +532,8 @@ def low(*nodes: Any, **fields: Any) -> View:
 def test_it_is_asked_to_save_first() -> None:
     after, plan = settle(low(), full())
     assert after.nodes[0].state is NodeState.RUNNING
-    assert after.job.yields_to == "hi"
-    assert after.job.yields_since_us == after.job.save_wanted_at_us == NOW
+    assert after.job.queue.yields_to == "hi"
+    assert after.job.queue.yields_since_us == after.job.progress.save_wanted_at_us == NOW
     assert after.nodes[0].call.effect is EffectKind.SAVE
     [told] = [event for event in plan.events if event.kind == "yield_asked"]
     assert told.text == "saving: hi (priority 900) waits for its machines"
@@ -546,9 +546,9 @@ def test_it_is_asked_to_save_first() -> None:
 
 def test_who_is_not_the_one_to_give_is_not_asked() -> None:
     there = line(turn("hi", 900), holding=(holder("lower", 50), ME))
-    assert givers(full(limits=Limits(2), nodes=2, line=there), NOW) == ["lower"]
-    after, plan = settle(low(), full(limits=Limits(2), nodes=2, line=there))
-    assert not after.job.yields_since_us
+    assert givers(full(limits=Limits(2), nodes=2, snapshot=there), NOW) == ["lower"]
+    after, plan = settle(low(), full(limits=Limits(2), nodes=2, snapshot=there))
+    assert not after.job.queue.yields_since_us
     assert "yield_asked" not in kinds(plan)
 
 
@@ -596,8 +596,8 @@ def test_it_drains_once_spotd_has_read_that_it_saved(
         "neither a failure nor a preemption"
     )
     assert mine.departure.leave_text == "its room goes to hi (priority 900)"
-    assert (after.job.yielded_at_us, after.job.yields_since_us) == (NOW, 0)
-    assert after.job.failures == 0
+    assert (after.job.queue.yielded_at_us, after.job.queue.yields_since_us) == (NOW, 0)
+    assert after.job.backoff.failures == 0
     [told] = [event for event in plan.events if event.kind == "yielded"]
     assert told.alert
     assert (told.severity, told.node_id) == (Severity.WARNING, mine.id)
@@ -611,7 +611,7 @@ def test_it_drains_once_spotd_has_read_that_it_saved(
 def test_while_it_drains_it_asks_for_no_other_machine() -> None:
     mine = node(NodeState.DRAINING, drained_at_us=NOW - S, leave_reason=LeaveReason.CANCELLED)
     gave = {"yields_to": "hi", "yielded_at_us": NOW - S}
-    after, plan = settle(low(mine, **gave), full(line=line(turn("hi", 900))))
+    after, plan = settle(low(mine, **gave), full(snapshot=line(turn("hi", 900))))
     assert [n.id for n in after.nodes] == [mine.id]
     assert plan.reason == "its machines go to hi"
     # One that is paused and resumed meanwhile is another matter.
@@ -623,7 +623,7 @@ def test_while_it_drains_it_asks_for_no_other_machine() -> None:
 def test_the_ranks_of_a_gang_drain_together() -> None:
     gang = [node(NodeState.RUNNING, rank=rank) for rank in (0, 1)]
     me = holder(JOB, 100, nodes=2)
-    there = full(limits=Limits(2), nodes=2, line=line(turn("hi", 900), holding=(me,)))
+    there = full(limits=Limits(2), nodes=2, snapshot=line(turn("hi", 900), holding=(me,)))
     job_ = {"spec": spec(priority=100, num_nodes=2), **ASKED, "head": head(**SAVED)}
     after, _ = settle(view(*gang, job=job_), there)
     assert {n.state for n in after.nodes} == {NodeState.DRAINING}
@@ -631,7 +631,7 @@ def test_the_ranks_of_a_gang_drain_together() -> None:
 
 def test_so_does_one_that_trains_with_fewer() -> None:
     mine = node(NodeState.RUNNING, gang_size=1, moved_at_us=NOW - 99 * S)
-    there = full(line=line(turn("hi", 900), holding=(holder(JOB, 100),)))
+    there = full(snapshot=line(turn("hi", 900), holding=(holder(JOB, 100),)))
     shrinks = spec(priority=100, num_nodes=2, elastic=Elastic(OnNodeLoss.SHRINK))
     after, _ = settle(view(mine, job={"spec": shrinks, **ASKED, "head": head(**SAVED)}), there)
     assert [n.state for n in after.nodes] == [NodeState.DRAINING]
@@ -639,13 +639,13 @@ def test_so_does_one_that_trains_with_fewer() -> None:
 
 @pytest.mark.parametrize(
     "fields",
-    [{"line": QueueSnapshot()}, {"nodes": 0}, {"limits": Limits(2)}],
+    [{"snapshot": QueueSnapshot()}, {"nodes": 0}, {"limits": Limits(2)}],
     ids=["nobody waits any more", "there is room", "the limit was raised"],
 )
 def test_it_trains_on_when_nobody_needs_its_room_any_more(fields: dict[str, Any]) -> None:
     after, _ = settle(low(**ASKED, head=head(**SAVED)), full(**fields))
     assert after.nodes[0].state is NodeState.RUNNING
-    assert (after.job.yields_to, after.job.yields_since_us) == ("", 0)
+    assert (after.job.queue.yields_to, after.job.queue.yields_since_us) == ("", 0)
 
 
 @pytest.mark.parametrize(
@@ -660,14 +660,14 @@ def test_it_trains_on_when_nobody_needs_its_room_any_more(fields: dict[str, Any]
 def test_what_does_not_train_is_not_asked(mine: dict[str, Any]) -> None:
     fields = dict(mine)
     after, _ = settle(low(node(fields.pop("state"), **fields)), full())
-    assert not after.job.yields_since_us
+    assert not after.job.queue.yields_since_us
 
 
 def test_a_notice_comes_first() -> None:
     mine = node(NodeState.RUNNING, notices=(notice(),))
     after, _ = settle(low(mine, **ASKED, head=head(**SAVED)), full())
     assert by_id(after, mine).departure.leave_reason is LeaveReason.PREEMPTED
-    assert not after.job.yields_since_us
+    assert not after.job.queue.yields_since_us
 
 
 def test_a_machine_that_is_coming_beside_it_ends_the_wish() -> None:
@@ -689,8 +689,8 @@ def test_one_that_cannot_save_keeps_its_machines_and_is_left_alone() -> None:
     long_ago = {**ASKED, "yields_since_us": NOW - SAVE_US}
     after, plan = settle(low(**long_ago), full())
     assert after.nodes[0].state is NodeState.RUNNING
-    assert (after.job.yielded_at_us, after.job.yields_to) == (NOW, "")
-    assert after.job.yields_since_us == 0
+    assert (after.job.queue.yielded_at_us, after.job.queue.yields_to) == (NOW, "")
+    assert after.job.queue.yields_since_us == 0
     [told] = [event for event in plan.events if event.kind == "yield_in_vain"]
     assert told.text == "train saved nothing in 600 s: hi keeps waiting"
     assert (told.alert, told.severity) == (True, Severity.WARNING)
@@ -700,7 +700,7 @@ def test_one_that_cannot_save_keeps_its_machines_and_is_left_alone() -> None:
 def test_another_that_waits_asks_anew() -> None:
     after, _ = settle(low(**{**ASKED, "yields_to": "x"}, head=head(**SAVED)), full())
     assert after.nodes[0].state is NodeState.RUNNING
-    assert (after.job.yields_to, after.job.yields_since_us) == ("hi", NOW)
+    assert (after.job.queue.yields_to, after.job.queue.yields_since_us) == ("hi", NOW)
 
 
 # --- who waits
@@ -710,12 +710,12 @@ def test_who_is_refused_stands_in_line_and_says_who_gives_way() -> None:
     lower = holder("lo", 100), holder("me too", 100)
     there = line(turn(JOB, 900, nodes=2, created_at_us=1), holding=lower)
     blocked = full(
-        limits=Limits(2), nodes=2, line=there, blocked="limits.max_nodes is 1 and 1 are in use"
+        limits=Limits(2), nodes=2, snapshot=there, blocked="limits.max_nodes is 1 and 1 are in use"
     )
     waits = {"room_since_us": NOW - 90 * S, "room_asked_us": NOW - 15 * S}
     after, plan = settle(view(job=waits), blocked)
-    assert (after.job.room_since_us, after.job.room_asked_us) == (NOW - 90 * S, NOW)
-    assert after.job.room_microusd_per_h == 10 * USD
+    assert (after.job.queue.room_since_us, after.job.queue.room_asked_us) == (NOW - 90 * S, NOW)
+    assert after.job.queue.room_microusd_per_h == 10 * USD
     assert (
         "lo (priority 100), me too (priority 100) saves first, then gives its machines away"
         in plan.reasons
@@ -726,9 +726,9 @@ def test_who_is_refused_stands_in_line_and_says_who_gives_way() -> None:
 def test_who_gave_its_machines_says_to_whom() -> None:
     gave = {"yields_to": "hi", "yielded_at_us": NOW - 60 * S}
     there = line(turn(JOB, 100), holding=(replace(holder("hi", 900), name="big"),))
-    after, plan = settle(view(job=gave), full(line=there, blocked="full"))
+    after, plan = settle(view(job=gave), full(snapshot=there, blocked="full"))
     assert "its machines went to big" in plan.reasons
-    assert after.job.yields_to == "hi"
+    assert after.job.queue.yields_to == "hi"
 
 
 WAITED = {
@@ -751,11 +751,11 @@ WAITED = {
 )
 def test_it_leaves_the_line(fields: dict[str, Any], there: Market, known: str) -> None:
     after, _ = settle(view(job={**WAITED, **fields}), there)
-    assert (after.job.room_since_us, after.job.room_asked_us) == (0, 0)
-    assert after.job.room_microusd_per_h == 0
-    assert after.job.yields_to == known
+    assert (after.job.queue.room_since_us, after.job.queue.room_asked_us) == (0, 0)
+    assert after.job.queue.room_microusd_per_h == 0
+    assert after.job.queue.yields_to == known
 
 
 def test_who_trains_stands_in_no_line() -> None:
     after, _ = settle(view(node(NodeState.RUNNING), job=WAITED), market())
-    assert after.job.room_asked_us == 0
+    assert after.job.queue.room_asked_us == 0

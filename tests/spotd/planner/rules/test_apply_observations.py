@@ -49,7 +49,7 @@ def test_a_create_that_failed_late_is_a_refusal_and_no_loss(state: NodeState) ->
 def test_a_request_that_is_rejected_late_fails_the_job(state: NodeState) -> None:
     after, _ = settle(view(node(state, **FINAL, launch_error_code="RejectedError")))
     assert after.job.outcome is Outcome.FAILED
-    assert "no such image" in after.job.outcome_text
+    assert "no such image" in after.job.end.outcome_text
 
 
 def test_a_machine_that_trained_is_lost_whatever_the_cloud_calls_it() -> None:
@@ -214,13 +214,13 @@ def test_a_crash_after_what_may_be_the_final_manifest_is_charged_when_it_was_not
         R,
         EffectKind.READ_HEAD,
     )
-    assert before.job.failures == 0
+    assert before.job.backoff.failures == 0
     read = replace(RELEASED, read_at_us=NOW + S)
     after, _ = settle(replace(before, job=replace(before.job, head=read)), now=NOW + S)
-    assert after.job.failures == 1
+    assert after.job.backoff.failures == 1
     final = replace(read, final=True)
     after, _ = settle(replace(before, job=replace(before.job, head=final)), now=NOW + S)
-    assert (after.job.outcome, after.job.failures) == (Outcome.SUCCEEDED, 0)
+    assert (after.job.outcome, after.job.backoff.failures) == (Outcome.SUCCEEDED, 0)
     assert by_id(after, crashed).departure.leave_reason is LeaveReason.DONE
 
 
@@ -229,7 +229,7 @@ def test_a_crash_after_what_may_be_the_final_manifest_is_charged_when_it_was_not
 )
 def test_head_is_not_read_for_a_crash_that_it_cannot_explain(said: HeadSnapshot | None) -> None:
     after, _ = settle(view(node(R, **CRASHED), job={"head": said}))
-    assert after.job.failures == 1
+    assert after.job.backoff.failures == 1
 
 
 def test_a_final_manifest_that_is_told_of_after_the_crash_of_a_rank_is_read() -> None:
@@ -237,7 +237,7 @@ def test_a_final_manifest_that_is_told_of_after_the_crash_of_a_rank_is_read() ->
     gang = [node(R, rank=rank, **CRASHED) for rank in (0, 1)]
     after, _ = settle(view(*gang, job=GANG | {"head": said}), now=NOW + 20 * S)
     assert EffectKind.READ_HEAD in [n.call.effect for n in after.nodes]
-    assert after.job.failures == 0
+    assert after.job.backoff.failures == 0
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def test_a_rank_that_fails_when_another_is_taken_away_is_not_charged(
     crashed = node(R, **CRASHED)
     budget = {"spec": spec(num_nodes=2, max_restarts_on_errors=0)}
     after, plan = settle(view(crashed, other, job=budget))
-    assert (after.job.failures, after.job.stop_text, after.job.outcome) == (0, "", None)
+    assert (after.job.backoff.failures, after.job.end.stop_text, after.job.outcome) == (0, "", None)
     assert "crashed" not in kinds(plan)
     left = by_id(after, crashed)
     assert (left.state, left.departure.leave_reason) == (T, reason)
@@ -277,7 +277,7 @@ def test_a_rank_that_fails_before_another_is_found_silent_is_not_charged(
     assert "other ranks" in plan.reason
     told = replace(before, nodes=(crashed, changed(mate, **sign)))
     after, _ = settle(told, now=NOW + 15 * S)
-    assert after.job.failures == 0
+    assert after.job.backoff.failures == 0
     assert by_id(after, crashed).departure.leave_reason is LeaveReason.LOST
     assert [n.generation for n in after.nodes][-2:] == [2, 2]
 
@@ -285,9 +285,9 @@ def test_a_rank_that_fails_before_another_is_found_silent_is_not_charged(
 def test_the_crash_of_a_gang_whose_machines_are_well_is_charged() -> None:
     crashed, mate = node(R, **CRASHED), node(R, rank=1, heard_at_us=NOW + 15 * S)
     before, _ = settle(view(crashed, mate, job=GANG))
-    assert before.job.failures == 0
+    assert before.job.backoff.failures == 0
     after, plan = settle(before, now=NOW + 15 * S)
-    assert after.job.failures == 1
+    assert after.job.backoff.failures == 1
     assert "crashed" in kinds(plan)
     free = GANG | {"spec": spec(num_nodes=2, recover_on_exit_codes=(1,))}
     after, _ = settle(view(crashed, mate, job=free))
@@ -302,7 +302,7 @@ def test_a_crash_that_was_heard_of_late_waits_for_the_other_ranks_to_be_heard() 
     assert (before.job.failures, plan.wake_at_us) == (0, NOW + 15 * S)
     through = market(reached_since_us={"aws": NOW})  # their jump host responds again
     before, plan = settle(view(*gang, job=GANG), through)
-    assert (before.job.failures, plan.wake_at_us) == (0, NOW + 15 * S)
+    assert (before.job.backoff.failures, plan.wake_at_us) == (0, NOW + 15 * S)
 
 
 def test_a_machine_that_trains_when_it_is_first_heard_is_chosen_and_running_at_once() -> None:
@@ -326,7 +326,7 @@ def test_a_machine_that_trains_when_it_is_first_heard_is_chosen_and_running_at_o
 def test_a_job_whose_setup_fails_is_told_its_last_line(tail: str, said: str) -> None:
     failed = hello(chosen=True, started_at_us=NOW - S, setup_failed=True, exit_tail=tail)
     after, _ = settle(view(failed))
-    assert after.job.stop_text == f"setup failed{said}; see `spotctl logs`"
+    assert after.job.end.stop_text == f"setup failed{said}; see `spotctl logs`"
 
 
 def test_a_program_that_breaks_with_its_machine_is_not_charged() -> None:
@@ -339,5 +339,5 @@ def test_a_program_that_breaks_with_its_machine_is_not_charged() -> None:
         G,
         LeaveReason.PREEMPTED,
     )
-    assert after.job.failures == 1
+    assert after.job.backoff.failures == 1
     assert "crashed" not in kinds(plan)

@@ -58,7 +58,7 @@ def test_the_first_crash_is_noted_and_the_second_steps_back() -> None:
         "the program exited with code 1, again in the first steps from the checkpoint of step 500:"
     )
     assert any("suspect-500" in reason for reason in plan.reasons), "spotctl why says it"
-    assert not after.job.stop_text
+    assert not after.job.end.stop_text
 
 
 @pytest.mark.parametrize(
@@ -107,18 +107,18 @@ def test_losses_that_are_gone_with_a_resume_step_back_at_once() -> None:
     assert crash.text.startswith(f"{why} on node g2")
     left = next(n for n in after.nodes if n.id == lost().nodes[0].id)
     assert left.departure.leave_reason is LeaveReason.FAILED
-    assert after.job.failures == 2
-    assert not after.job.stop_text
+    assert after.job.backoff.failures == 2
+    assert not after.job.end.stop_text
 
 
 def test_and_when_the_one_before_is_no_better_the_job_stops_for_a_person() -> None:
     after, plan = settle(lost(Setbacks("", OLD, 600)))
     assert not told(plan, STEPPED_BACK)
-    assert "from two checkpoints" in after.job.stop_text
+    assert "from two checkpoints" in after.job.end.stop_text
 
 
 @pytest.mark.parametrize("before", [lost(last_step=600), lost(kind=NAN)], ids=["late", "no resume"])
 def test_others_go_on_or_stop_as_before(before: View) -> None:
     after, plan = settle(before)
     assert not told(plan, STEPPED_BACK)
-    assert bool(after.job.stop_text) is (before.verdicts[0].kind == NAN)
+    assert bool(after.job.end.stop_text) is (before.verdicts[0].kind == NAN)

@@ -69,7 +69,7 @@ def test_it_is_released_when_its_replacement_is_ready_and_nothing_is_lost() -> N
     assert by_id(after, full).call.effect is EffectKind.RELEASE
     released = changed(full, exit_code=75, exited_at_us=NOW, released_at_us=NOW)
     after, plan = settle(view(released, fresh, job={"head": head(released=True)}))
-    assert (by_id(after, full).state, after.job.failures) == (T, 0)
+    assert (by_id(after, full).state, after.job.backoff.failures) == (T, 0)
     assert "crashed" not in kinds(plan)
 
 

@@ -47,12 +47,12 @@ def test_a_kill_is_not_charged_and_the_next_machine_comes_at_once() -> None:
     struck = node(R, drill="kill", exit_code=137, exited_at_us=NOW)
     was, after, said = left(struck)
     assert was.departure.leave_reason is LeaveReason.DRILL
-    assert (after.job.failures, after.job.place_after_us) == (0, 0)
+    assert (after.job.backoff.failures, after.job.backoff.place_after_us) == (0, 0)
     assert "crashed" not in said
     assert after.job.generation == 2
     assert after.attempts[-1].cause == "drill"
     _, crashed, said = left(replace(struck, drill=""))
-    assert crashed.job.failures == 1, "a crash of its own is"
+    assert crashed.job.backoff.failures == 1, "a crash of its own is"
     assert "crashed" in said
 
 

@@ -47,7 +47,7 @@ def draft(*nodes: Node, **fields: Any) -> PlanBuilder:
 def test_the_last_micro_dollar_may_be_spent(left: int, stopped: bool) -> None:
     d = draft(node(R), job={"spec": spec(max_cost_microusd=1000 + left)}, spent_microusd=1000)
     obey_limits(d)
-    assert bool(d.job.stop_text) is stopped
+    assert bool(d.job.end.stop_text) is stopped
     assert (d.plan().wake_at_us > NOW) is not stopped
 
 
@@ -56,7 +56,7 @@ def test_what_has_finished_is_stopped_by_no_limit(limit: dict[str, Any]) -> None
     """Both are seen in one pass: the money was enough."""
     job = {"spec": spec(**limit), "head": head(final=True, read_at_us=NOW)}
     after, _ = settle(view(node(R, **DONE), job=job, spent_microusd=1000))
-    assert (after.job.outcome, after.job.stop_text) == (Outcome.SUCCEEDED, "")
+    assert (after.job.outcome, after.job.end.stop_text) == (Outcome.SUCCEEDED, "")
 
 
 def test_nobody_is_told_that_a_cancelled_job_trains_on_for_a_notice() -> None:
@@ -82,7 +82,7 @@ def test_what_was_spent_since_the_view_was_loaded_counts() -> None:
 def test_what_has_ended_or_stops_has_no_limits(job: dict[str, Any]) -> None:
     d = draft(node(R), job={"spec": spec(max_duration_s=1.0)} | job)
     obey_limits(d)
-    assert d.job.stop_text == job.get("stop_text", "")
+    assert d.job.end.stop_text == job.get("stop_text", "")
 
 
 @pytest.mark.parametrize(
@@ -185,17 +185,17 @@ def test_a_job_that_is_taken_away_too_often_saves_and_ends(
     """It drains for its notice as ever, and nobody is asked for another machine."""
     noticed = node(R, generation=len(causes), notices=(notice(),))
     after, plan = capped(most, noticed, causes=causes)
-    assert bool(after.job.stop_text) is stopped
+    assert bool(after.job.end.stop_text) is stopped
     assert [n.state for n in after.nodes if n.id == noticed.id] == [D]
     assert ("requested" in kinds(plan)) is not stopped
     if stopped:
         many = sum(cause in ("preempted", "lost") for cause in causes) + 1
-        assert after.job.stop_text == (
+        assert after.job.end.stop_text == (
             f"max_interruptions of {most} reached: it was interrupted {many} times"
         )
         assert after.job.outcome is None, "it saves first"
         gone = node(NodeState.GONE, generation=len(causes), leave_reason=LeaveReason.PREEMPTED)
-        job = {"stop_text": after.job.stop_text, "head": head(step=90)}
+        job = {"stop_text": after.job.end.stop_text, "head": head(step=90)}
         ended, _ = capped(most, gone, causes=causes, **job)
         assert ended.job.outcome is Outcome.FAILED
 
@@ -204,9 +204,12 @@ def test_a_job_that_is_taken_away_too_often_saves_and_ends(
 def test_each_cap_stops_by_itself() -> None:
     """Of three: money, the price of an hour (which bars offers), interruptions."""
     running = node(R)
-    assert settle(view(running, job={"spec": spec()}))[0].job.stop_text == ""
+    assert settle(view(running, job={"spec": spec()}))[0].job.end.stop_text == ""
     costly = {"spec": spec(max_cost_microusd=1000)}
-    assert "max_cost_usd" in settle(view(running, job=costly, spent_microusd=1000))[0].job.stop_text
+    assert (
+        "max_cost_usd"
+        in settle(view(running, job=costly, spent_microusd=1000))[0].job.end.stop_text
+    )
     _, plan = settle(view(job={"spec": spec(max_hourly_microusd=1)}))
     assert "requested" not in kinds(plan)
     assert "requested" in kinds(settle(view(job={"spec": spec()}))[1])
@@ -215,9 +218,9 @@ def test_each_cap_stops_by_itself() -> None:
 def test_a_program_that_may_have_finished_on_a_lost_machine_is_read_first() -> None:
     done = node(T, **DONE, leave_reason=LeaveReason.LOST, chosen=True)
     after, _ = capped(0, done, causes=("first",), head=head(read_at_us=EXITED - S))
-    assert after.job.stop_text == ""
+    assert after.job.end.stop_text == ""
     read, _ = capped(0, done, causes=("first",), head=head(read_at_us=EXITED + S))
-    assert read.job.stop_text != ""
+    assert read.job.end.stop_text != ""
 
 
 def test_a_success_that_kept_nothing_is_a_warning_and_says_how_to_keep_it() -> None:
@@ -226,8 +229,8 @@ def test_a_success_that_kept_nothing_is_a_warning_and_says_how_to_keep_it() -> N
     empty = head(step=0, final=True, read_at_us=NOW)
     after, plan = settle(view(ended, job={"head": empty}))
     assert after.job.kept_nothing
-    assert after.job.outcome_text.startswith(f"nothing kept: the program left {left}; ")
-    assert "checkpoint: {mode: directory, path: FOLDER}" in after.job.outcome_text
+    assert after.job.end.outcome_text.startswith(f"nothing kept: the program left {left}; ")
+    assert "checkpoint: {mode: directory, path: FOLDER}" in after.job.end.outcome_text
     [event] = [event for event in plan.events if event.kind == "succeeded"]
     assert (event.severity, event.alert, event.data["kept"]) == (Severity.WARNING, True, False)
 
@@ -236,7 +239,7 @@ def test_a_success_with_outputs_says_where_they_are() -> None:
     done = {"head": head(step=0, final=True, read_at_us=NOW), "outputs_at_us": EXITED}
     after, plan = settle(view(node(R, **DONE), job=done))
     assert not after.job.kept_nothing
-    assert after.job.outcome_text == "finished; its files are stored: spotctl outputs train"
+    assert after.job.end.outcome_text == "finished; its files are stored: spotctl outputs train"
     [event] = [event for event in plan.events if event.kind == "succeeded"]
     assert event.severity is Severity.INFO
 

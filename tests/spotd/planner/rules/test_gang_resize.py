@@ -178,15 +178,15 @@ def test_who_crashes_because_another_is_gone_goes_on(code: int) -> None:
     ended = trains(exit_code=code, exited_at_us=NOW - S)
     after, plan = decided(ended, lost())
     assert moves(plan) == 1
-    assert after.job.failures == 0
+    assert after.job.backoff.failures == 0
     silent = trains(1, link_down_at_us=NOW - 20 * S, heard_at_us=NOW - 20 * S, booted_at_us=1)
     early = changed(ended, exited_at_us=NOW - 60 * S)
     after, plan = decided(early, silent)
     assert not moves(plan), "whether that one is lost is not known yet"
     assert by_id(after, ended).state is R
-    assert after.job.failures == 0
+    assert after.job.backoff.failures == 0
     after, _ = decided(changed(ended, exited_at_us=NOW - 60 * S), trains(1))
-    assert after.job.failures == 1, "all machines are well: it is the program's own crash"
+    assert after.job.backoff.failures == 1, "all machines are well: it is the program's own crash"
 
 
 def test_who_waits_then_shrinks_gives_others_their_time() -> None:
@@ -295,7 +295,7 @@ def test_a_moved_one_is_started_with_all_of_its_gang() -> None:
 def test_a_newcomer_whose_setup_fails_ends_no_job() -> None:
     broken = comer(ready_at_us=0, setup_failed=True)
     after, _ = decided(small(), broken)
-    assert (by_id(after, broken).state, after.job.stop_text) == (T, "")
+    assert (by_id(after, broken).state, after.job.end.stop_text) == (T, "")
     assert by_id(after, small()).state is R
 
 
@@ -442,7 +442,7 @@ def test_a_rank_that_fails_alone_before_the_first_step_of_all_is_tried_again(
     ended = trains(1, exit_code=1, exited_at_us=NOW - 60 * S, **young)
     fresh = job(elastic, first_step_at_us=0)
     after, _ = decided(trains(0, **young), ended, **fresh)
-    assert (after.job.failures, after.job.stop_text) == (1, "")
+    assert (after.job.backoff.failures, after.job.end.stop_text) == (1, "")
     both = trains(0, exit_code=1, exited_at_us=NOW - 60 * S, **young)
     after, _ = decided(both, ended, **fresh)
-    assert after.job.stop_text.endswith("before its first step")
+    assert after.job.end.stop_text.endswith("before its first step")

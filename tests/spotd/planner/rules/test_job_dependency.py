@@ -34,7 +34,7 @@ def test_it_waits_for_the_one_before() -> None:
     assert after.job.outcome is None
     assert plan.reason == "waits until search has succeeded"
     assert plan.wake_at_us == NOW + 30 * S
-    assert after.job.waiting_since_us == 0, "for no machine: nobody needs to be told"
+    assert after.job.queue.waiting_since_us == 0, "for no machine: nobody needs to be told"
 
 
 def test_it_begins_when_that_one_has_succeeded() -> None:
@@ -53,8 +53,8 @@ def test_it_begins_when_that_one_has_succeeded() -> None:
 )
 def test_it_never_begins_where_that_one_has_not(before: Prerequisite | None, told: str) -> None:
     after, plan = settle(follower(before))
-    assert (after.job.outcome, after.job.outcome_text) == (Outcome.FAILED, told)
-    assert after.job.finished_at_us == NOW
+    assert (after.job.outcome, after.job.end.outcome_text) == (Outcome.FAILED, told)
+    assert after.job.end.finished_at_us == NOW
     assert after.nodes == ()
     (event,) = (event for event in plan.events if event.kind == "failed")
     assert event.text == f"train did not start: {told}"
@@ -81,10 +81,10 @@ def test_cancelled_while_it_waits(before: Prerequisite | None) -> None:
 
 def test_its_longest_time_begins_when_it_may() -> None:
     limit = {"spec": {"max_duration_s": 1800.0}}
-    assert settle(follower(Prerequisite("search"), **limit))[0].job.stop_text == ""
+    assert settle(follower(Prerequisite("search"), **limit))[0].job.end.stop_text == ""
     for ago_s, stops in ((1700, False), (1801, True)):
         after, plan = settle(follower(ended(Outcome.SUCCEEDED, ago_s), **limit))
-        assert bool(after.job.stop_text) is stops
+        assert bool(after.job.end.stop_text) is stops
         assert ("requested" in kinds(plan)) is not stops
 
 
@@ -93,7 +93,7 @@ def test_so_does_that_of_one_that_trains() -> None:
     for ago_s, stops in ((1700, False), (1801, True)):
         before = ended(Outcome.SUCCEEDED, ago_s)
         after, _ = settle(view(node(NodeState.RUNNING), job=limited, before=before))
-        assert bool(after.job.stop_text) is stops
+        assert bool(after.job.end.stop_text) is stops
 
 
 def test_a_job_that_comes_after_none_is_placed_at_once() -> None:

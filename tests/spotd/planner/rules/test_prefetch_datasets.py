@@ -41,7 +41,7 @@ def a_job(regions: int = 2, usd: float = 1000.0) -> JobSpec:
 
 def world(data: DataSet = DATA) -> Market:
     storing = {"gcp": (20_000, 5_000), "azure": (18_000, 5_000)}
-    known = {"places": PLACES, "leaving": LEAVING, "storing": storing}
+    known = {"places": PLACES, "egress_microusd_per_gb": LEAVING, "storage_prices": storing}
     return market(OFFERS, datasets={"corpus": data}, **known)
 
 

@@ -95,7 +95,7 @@ def test_it_moves_when_that_has_paid_and_not_before() -> None:
         (dear(), {"spec": spec()}, PLACES),
         (dear(), {"desired": Desired.PAUSE}, PLACES),
         (dear(), {}, market(offers=(offer("aws-1a", 30), offer("gcp-1a", 25)))),
-        (dear(), {}, replace(PLACES, blocked="3 of 3 nodes are in use")),
+        (dear(), {}, changed(PLACES, blocked="3 of 3 nodes are in use")),
         (dear(), job(checkpoint=CheckpointSpec("file:///c", engine="none")), PLACES),
     ],
     ids=["at the cap", "no cap", "paused", "nothing cheaper", "no room", "saves nothing"],

@@ -155,12 +155,12 @@ def survivor(**fields: Any) -> tuple[Node, Node]:
 def test_the_crash_of_a_machine_whose_notice_was_withdrawn_is_charged() -> None:
     crashed, replacement = survivor(exit_code=1, exited_at_us=NOW)
     after, plan = settle(view(crashed, replacement))
-    assert after.job.failures == 1
+    assert after.job.backoff.failures == 1
     assert "crashed" in kinds(plan)
     chosen = hello(generation=2, chosen=True, offer=OFFERS[1])
     old = draining(exit_code=1, exited_at_us=NOW)
     after, _ = settle(view(old, chosen))
-    assert after.job.failures == 0, "its replacement had taken over"
+    assert after.job.backoff.failures == 0, "its replacement had taken over"
 
 
 def test_the_health_of_a_machine_whose_notice_was_withdrawn_is_watched() -> None:
@@ -168,7 +168,7 @@ def test_the_health_of_a_machine_whose_notice_was_withdrawn_is_watched() -> None
     rates = [(-300 + 30 * at, 1000) for at in range(6)] + [(-110 + 30 * at, 100) for at in range(4)]
     reports = tuple(Throughput(1, NOW + at * S, 1, tokens, 1.0) for at, tokens in rates)
     after, plan = settle(view(running, replacement, throughput=reports))
-    assert after.job.save_wanted_at_us == NOW
+    assert after.job.progress.save_wanted_at_us == NOW
     assert "slow" in kinds(plan)
 
 

@@ -63,7 +63,7 @@ def wanted(hours_left: float = 60.0, work_h: float = 40.0, **fields: Any) -> Job
 
 
 def sold(*offers: Offer, **fields: Any) -> Market:
-    return market(offers or (CHEAP, FULL, OTHER), past=FleetHistory(STARTS), **fields)
+    return market(offers or (CHEAP, FULL, OTHER), history=FleetHistory(STARTS), **fields)
 
 
 def refused(of: Offer, code: str = "CapacityError", ago_s: float = 1.0) -> Refusal:
@@ -112,7 +112,7 @@ def test_a_job_that_hedges_asks_for_spot_in_several_places_side_by_side() -> Non
     assert asked(a_view(of=wanted(candidates=2)), there) == [CHEAP.key, near.key]
     assert asked(a_view(of=wanted(candidates=3)), there) == [CHEAP.key, near.key]
     assert asked(a_view(of=wanted(candidates=2)), sold(CHEAP, dear, FULL)) == [CHEAP.key]
-    assert asked(a_view(of=wanted(candidates=2)), replace(there, hedging=False)) == [CHEAP.key]
+    assert asked(a_view(of=wanted(candidates=2)), changed(there, hedging=False)) == [CHEAP.key]
     assert asked(a_view(of=wanted(40.2, candidates=2)), there) == [FULL.key]
 
 
@@ -131,7 +131,7 @@ def test_with_time_to_spare_it_waits_for_spot_that_is_out() -> None:
     assert after.nodes == ()
     assert plan.reason.startswith("waiting for spot")
     assert NOW < plan.wake_at_us <= NOW + 61 * S
-    assert after.job.waiting_since_us == 0  # nobody is alarmed: it does as it should
+    assert after.job.queue.waiting_since_us == 0  # nobody is alarmed: it does as it should
 
 
 STOOD = {"room_since_us": NOW - 90 * S, "room_asked_us": NOW - 15 * S, "yields_to": "hi"}
@@ -140,17 +140,17 @@ STOOD = {"room_since_us": NOW - 90 * S, "room_asked_us": NOW - 15 * S, "yields_t
 def test_who_waits_for_spot_stands_in_nobodys_way() -> None:
     """Its turn at the limits was for the machine that it does not want any more."""
     before = a_view(of=wanted(200.0, 10.0))
-    before = replace(before, job=replace(before.job, **STOOD))
+    before = replace(before, job=changed(before.job, **STOOD))
     after, _ = settle(before, sold(refusals=(refused(CHEAP),)))
-    assert (after.job.room_since_us, after.job.room_asked_us) == (0, 0)
-    assert after.job.yields_to == "hi", "it has not got back what it gave"
+    assert (after.job.queue.room_since_us, after.job.queue.room_asked_us) == (0, 0)
+    assert after.job.queue.yields_to == "hi", "it has not got back what it gave"
 
 
 def test_at_the_limit_who_waits_for_spot_stands_in_no_line_for_room() -> None:
     """It asks for nothing: a limit is not what it waits for."""
     full = sold(refusals=(refused(CHEAP),), blocked="limits.max_nodes is 1")
     after, plan = settle(a_view(of=wanted(200.0, 10.0)), full)
-    assert (after.job.room_since_us, after.job.offers_at_us) == (0, NOW + 59 * S)
+    assert (after.job.queue.room_since_us, after.job.queue.offers_at_us) == (0, NOW + 59 * S)
     assert plan.reason.startswith("waiting for spot")
 
 
@@ -158,30 +158,30 @@ def test_at_the_limit_who_asks_stands_in_line_with_what_it_asks_for() -> None:
     """And not with the cheapest there is, which its deadline does not leave it."""
     full = sold(blocked="limits.max_nodes is 1")
     after, plan = settle(a_view(of=wanted(11.6, 11.5)), full)
-    assert after.job.room_since_us == NOW
-    assert after.job.room_microusd_per_h == FULL.price_microusd_per_h
+    assert after.job.queue.room_since_us == NOW
+    assert after.job.queue.room_microusd_per_h == FULL.price_microusd_per_h
     assert plan.reason == "waiting: limits.max_nodes is 1"
 
 
 def test_who_is_placed_again_has_nobody_before_it() -> None:
     before = a_view()
-    before = replace(before, job=replace(before.job, **STOOD))
+    before = replace(before, job=changed(before.job, **STOOD))
     after, _ = settle(before, sold())
     assert [n.offer.key for n in after.nodes] == [CHEAP.key]
-    assert (after.job.room_since_us, after.job.yields_to) == (0, "")
+    assert (after.job.queue.room_since_us, after.job.queue.yields_to) == (0, "")
 
 
 def ahead_at(of: Offer, **fields: Any) -> Market:
     """What was out is back, and a job of higher priority is to ask for it first."""
     high = WaitingRequest(QueueEntry("hi", "hi", 1, priority=900), spec(priority=900), NOW - S)
-    return sold(refusals=(refused(of, ago_s=61.0),), askers=(high,), **fields)
+    return sold(refusals=(refused(of, ago_s=61.0),), requests=(high,), **fields)
 
 
 def test_who_waits_for_spot_is_in_line_for_it() -> None:
     """And looks when it is back, not only when the policy would."""
     before = a_view(of=wanted(200.0, 10.0))
     after, plan = settle(before, sold(refusals=(refused(CHEAP),)))
-    assert after.job.offers_at_us == NOW + 59 * S
+    assert after.job.queue.offers_at_us == NOW + 59 * S
     assert plan.wake_at_us <= NOW + 59 * S
 
 
@@ -190,7 +190,7 @@ def test_spot_that_another_asks_for_first_is_waited_for() -> None:
     leaves none."""
     for of in (wanted(200.0, 10.0), wanted(0)):
         after, plan = settle(a_view(of=of), ahead_at(CHEAP))
-        assert (after.nodes, after.job.offers_at_us) == ((), NOW)
+        assert (after.nodes, after.job.queue.offers_at_us) == ((), NOW)
         assert plan.wake_at_us <= NOW + 2 * S
         assert any("hi (priority 900) requests first" in reason for reason in plan.reasons)
     assert asked(a_view(of=wanted(11.6, 11.5)), ahead_at(CHEAP)) == [FULL.key]
@@ -203,7 +203,7 @@ def test_nobody_moves_to_what_another_asks_for_first() -> None:
     free = settle(before, sold(*now["offers"]))[0]
     assert free.nodes[0].departure.leave_reason is LeaveReason.MOVED
     high = WaitingRequest(QueueEntry("hi", "hi", 1, priority=900), spec(priority=900), NOW - S)
-    kept = sold(*now["offers"], refusals=(refused(there, ago_s=61.0),), askers=(high,))
+    kept = sold(*now["offers"], refusals=(refused(there, ago_s=61.0),), requests=(high,))
     assert settle(before, kept)[0].nodes[0].departure.leave_reason is None
 
 

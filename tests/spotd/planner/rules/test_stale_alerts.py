@@ -48,7 +48,7 @@ def live(before: View, kind: str, end_s: float, market_: Market | None = None) -
         before, plan = settle(before, market_, NOW + int(now_s * S))
         again, twice = settle(before, market_, NOW + int(now_s * S))
         assert not told(twice, kind), "once"
-        assert again.job.waiting_told_us == before.job.waiting_told_us
+        assert again.job.alerts.waiting_told_us == before.job.alerts.waiting_told_us
         found += [int(now_s)] * len(told(plan, kind))
         wake_s = (plan.wake_at_us - NOW) / S if plan.wake_at_us else end_s
         now_s = min(max(wake_s, now_s + 1e-6), now_s + 20)
@@ -164,7 +164,7 @@ def test_a_wait_is_told_of_on_time_and_looked_at_when_it_is_to_be_told_again() -
     after, plan = settle(view(job=job), refused("QuotaError"))
     (event,) = told(plan, "waits")
     assert event.text.startswith("train has waited 15 min for a machine")
-    assert after.job.waiting_told_us == NOW
+    assert after.job.alerts.waiting_told_us == NOW
     assert plan.wake_at_us == NOW + int(WAITS_AGAIN_S * S)
 
 
@@ -172,25 +172,25 @@ def test_who_asks_in_vain_waits_all_the_time() -> None:
     """Between two refusals it has a machine for a moment, as far as it knows."""
     before, _ = settle(view(job={"waiting_since_us": NOW - 1000 * S}))
     assert before.nodes, "asked for"
-    assert before.job.waiting_since_us == NOW - 1000 * S
+    assert before.job.queue.waiting_since_us == NOW - 1000 * S
     again, _ = settle(before)
-    assert again.job.waiting_since_us == NOW - 1000 * S, "a request is not a machine"
+    assert again.job.queue.waiting_since_us == NOW - 1000 * S, "a request is not a machine"
     left = replace(before.nodes[0], state=NodeState.TERMINATING, instance_id="i-1")
     after, _ = settle(replace(before, nodes=(left,)), refused("QuotaError"))
-    assert after.job.waiting_since_us == NOW - 1000 * S, "nor one that is given back"
+    assert after.job.queue.waiting_since_us == NOW - 1000 * S, "nor one that is given back"
 
 
 @pytest.mark.parametrize("fields", [{"desired": Desired.PAUSE}, {"stop_text": "max_cost"}])
 def test_a_wait_ends_with_the_wish(fields: dict[str, Any]) -> None:
     job = {"waiting_since_us": NOW - 9 * S, "waiting_told_us": NOW - S} | fields
     after, _ = settle(view(job=job), refused("QuotaError"))
-    assert (after.job.waiting_since_us, after.job.waiting_told_us) == (0, 0)
+    assert (after.job.queue.waiting_since_us, after.job.alerts.waiting_told_us) == (0, 0)
 
 
 def test_a_wait_ends_with_a_machine() -> None:
     launched = node(NodeState.LAUNCHING, instance_id="i-1", launched_at_us=NOW)
     after, _ = settle(view(launched, job={"waiting_since_us": NOW - 9 * S}))
-    assert after.job.waiting_since_us == 0
+    assert after.job.queue.waiting_since_us == 0
 
 
 def test_a_machine_that_stays_is_told_with_what_it_costs() -> None:
@@ -317,7 +317,7 @@ def test_what_it_would_cost_is_told_to_its_routes() -> None:
     data = {"seconds": 700.0, "step": 480}
     loud: dict[str, Any] = {"severity": Severity.ERROR, "alert": True, "key": "j0:unsaved"}
     assert told(plan, "unsaved") == [Event("unsaved", text, "j0-g1-c0-r0", **loud, data=data)]
-    assert after.job.unsaved_told_us == NOW
+    assert after.job.alerts.unsaved_told_us == NOW
 
 
 def test_a_checkpoint_of_the_machine_before_is_not_its_own() -> None:
@@ -383,7 +383,7 @@ def test_who_cannot_be_late_alarms_nobody(
     late = training(4000.0)
     assert told(settle(late)[1], "unsaved")
     nodes = tuple(changed(one, **node_) for one in late.nodes)
-    other = replace(late, nodes=nodes, job=replace(late.job, **job))
+    other = replace(late, nodes=nodes, job=changed(late.job, **job))
     assert not told(settle(other, market(**market_))[1], "unsaved")
 
 
