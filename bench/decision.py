@@ -40,7 +40,7 @@ from providers.catalogs.places import places
 from spotd.daemon.loop import BATCH
 from spotd.domain.fast_replace import changed
 from spotd.domain.job import CheckpointSpec, Desired, Job, JobProgram, JobResources, JobSpec
-from spotd.domain.market import Market, Refusal
+from spotd.domain.market import Geography, Market, Refusal, StoreCatalog
 from spotd.domain.node_history import FleetHistory, NodeLifetime
 from spotd.domain.plan import AddNode, Plan
 from spotd.domain.preferences import Preferences

@@ -78,7 +78,7 @@ def concerned(jobs: Iterable[Job], nodes: Iterable[Node], market: Market) -> lis
             runs.setdefault(node.offer.key, {})[job.name] = job.spec.limits.max_hourly_microusd
     waiting: dict[tuple[OfferRequest, ...], dict[str, int]] = {}
     for job in names.values():
-        if job.waiting_since_us:
+        if job.queue.waiting_since_us:
             asked = waiting.setdefault(job.spec.resources.alternatives, {})
             asked[job.name] = job.spec.limits.max_hourly_microusd
     affected = []
@@ -96,7 +96,7 @@ def wanted(jobs: Iterable[Job]) -> list[WaitingJobs]:
     """Return the kinds of machines that jobs wait for, each with those jobs."""
     groups: dict[str, list[Job]] = {}
     for job in jobs:
-        if job.waiting_since_us:
+        if job.queue.waiting_since_us:
             groups.setdefault(label(job.spec.resources.alternatives), []).append(job)
     return [
         WaitingJobs(

@@ -40,7 +40,7 @@ def freight_of(
     for row in brought:
         if row.began_at_us not in window:
             continue
-        gb, cloud = row.bytes / 1e9, place_among(row.url, market.places).cloud
+        gb, cloud = row.bytes / 1e9, place_among(row.url, market.stores.places).cloud
         what = f"data copied ahead to {row.url}, list price"
         if row.egress_microusd:
             items.append(Item.egress(what, gb, row.egress_microusd, cloud))

@@ -196,8 +196,8 @@ def add_up(stretches: Iterable[PricedTime], now_us: int) -> Used:
 def turn_of(row: JobRow, spec: JobSpec, user: str) -> QueueEntry:
     """The queue entry of a job."""
     return QueueEntry(
-        job_id=job_id,
-        name=name,
+        job_id=row.id,
+        name=row.name,
         nodes=spec.resources.num_nodes,
         microusd_per_h=row.room_microusd_per_h,
         priority=spec.queue.priority,

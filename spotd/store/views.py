@@ -116,7 +116,7 @@ def load_views(conn: Connection, job_ids: Sequence[str], now_us: int) -> dict[st
             verdicts=verdicts.get(job_id, ()),
             typical_tokens_per_s=progress.typical(conn, node) if (node := trains[job_id]) else 0.0,
             saved=tuple(saved.get(job_id, ())),
-            setbacks=_setbacks(conn, job_id) if job.failures else Setbacks(),
+            setbacks=_setbacks(conn, job_id) if job.backoff.failures else Setbacks(),
             before=before.get(job.spec.queue.after),
             hand_over=hand_over_of(conn, job, nodes[job_id]),
         )

@@ -42,7 +42,7 @@ def test_a_bake_ends_in_an_image_that_is_on_record(bakery: Bakery) -> None:
     bakery.bake()
     bakery.run(lambda s: s.over("j1"))
     assert bakery.job().outcome is Outcome.SUCCEEDED
-    assert bakery.job().outcome_text == "image torch is available in aws/aws-1"
+    assert bakery.job().end.outcome_text == "image torch is available in aws/aws-1"
     (row,) = bakery.images()
     (made,) = bakery.bakers["aws"].made.values()
     assert (row.name, row.provider, row.region, row.size_gib) == ("torch", "aws", "aws-1", 200)
@@ -101,8 +101,8 @@ def test_a_lost_answer_of_the_cleaning_fails_the_bake_and_says_so(bakery: Bakery
     bakery.bake()
     bakery.run(lambda s: s.over("j1"))
     assert bakery.job().outcome is Outcome.FAILED
-    assert "it is not known whether its disk was cleaned" in bakery.job().outcome_text
-    assert "bake it again" in bakery.job().outcome_text
+    assert "it is not known whether its disk was cleaned" in bakery.job().end.outcome_text
+    assert "bake it again" in bakery.job().end.outcome_text
     assert not begun(bakery)
     assert bakery.alive() == []
     assert len(bakery.nodes("j1")) == 1, "no machine is rented again and again"

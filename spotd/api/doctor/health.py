@@ -182,11 +182,11 @@ def _check_blocked(context: ApiContext) -> list[Check]:
 
 
 def _check_limits(market: Market) -> str:
-    limits = market.limits
+    limits = market.use.limits
     most = f"of {limits.max_nodes}" if limits.max_nodes else "(no limit)"
     rate = limits.max_microusd_per_h
     cap = f"of {format_microusd(rate)}/h" if rate else "(no limit)"
-    return f"nodes: {market.nodes} {most}, {format_microusd(market.microusd_per_h)}/h {cap}"
+    return f"nodes: {market.use.nodes} {most}, {format_microusd(market.use.microusd_per_h)}/h {cap}"
 
 
 def worst_case(market: Market, nodes: Iterable[Node], now_us: int) -> list[Check]:

@@ -21,6 +21,7 @@ from spotd.api.views.prefetch import prefetch_data, prefetch_warnings
 from spotd.api.views.resources import iso, offer_data
 from spotd.api.views.spot_value import with_spot_value
 from spotd.api.views.store_capacity import check_capacity, mount_warnings
+from spotd.domain.fast_replace import changed
 from spotd.domain.job import Desired, Job, JobSpec
 from spotd.domain.market import Market
 from spotd.domain.plan import Plan
@@ -124,7 +125,7 @@ def _decide(view: View, market: Market, user: str, now_us: int) -> Plan:
     )
     markets = [market]
     if view.job.spec.resources.candidates > 1:
-        markets.append(replace(market, hedging=False))
+        markets.append(changed(market, hedging=False))
     obstacle = ""
     for candidate in markets:
         plan = decide(view, candidate, now_us)

@@ -113,7 +113,7 @@ def job_data(facts: JobFacts, now_us: int) -> dict[str, Any]:
         "generation": job.generation,
         "recoveries": counts.resumed,
         "restarts_anew": counts.anew,
-        "failures": job.failures,
+        "failures": job.backoff.failures,
         "num_nodes": job.spec.resources.num_nodes,
         "training_nodes": training(job, nodes),
         "where": [where_data(node) for node in nodes if node.state in _HOLDING],
@@ -127,7 +127,8 @@ def job_data(facts: JobFacts, now_us: int) -> dict[str, Any]:
 
 def _approval_data(job: Job) -> dict[str, str] | None:
     """Return the approval that a job needs from another person before it runs; None for none."""
-    if not job.approval_asked_by or job.outcome is not None or job.desired is not Desired.PAUSE:
+    asked_by, text = job.approval.approval_asked_by, job.approval.approval_text
+    if not asked_by or job.outcome is not None or job.desired is not Desired.PAUSE:
         return None
     return {"asked_by": asked_by, "text": text}
 

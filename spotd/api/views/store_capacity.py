@@ -107,7 +107,7 @@ def mount_warnings(spec: JobSpec, market: Market, offers: Iterable[Offer]) -> li
     warnings = []
     rented = [offer for offer in offers if not offer.local]
     for bucket in spec.files.buckets:
-        at = place_among(bucket.url, market.places)
+        at = place_among(bucket.url, market.stores.places)
         price = egress_prices().get(at.cloud)
         if bucket.url.startswith("dataset://") or price is None:
             continue

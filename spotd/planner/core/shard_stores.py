@@ -95,7 +95,7 @@ def egress_microusd_per_h(offer: Offer, spec: JobSpec, market: Market) -> int | 
         if place.cloud not in market.stores.egress_microusd_per_gb or not saves.size_bytes:
             return None
         lives_h = mtbf_s(offer, (), spec.resources.num_nodes) / 3600
-        back = saves.size_bytes / 1e9 * market.leaving[place.cloud] / lives_h
+        back = saves.size_bytes / 1e9 * market.stores.egress_microusd_per_gb[place.cloud] / lives_h
     if not gb:
         return round(back)
     each_h = saves_per_h(offer, spec, market)

@@ -231,7 +231,7 @@ def _work(
     return RemainingWork(
         left_s=left - trained_s,
         deadline_s=spec.limits.deadline_us / S if spec.limits.deadline_us else None,
-        restart_s=start_s(market.past, view.job.id),
+        restart_s=start_s(market.history, view.job.id),
         unsaved_s=unsaved,
         lost_s=pause if keeps(spec.checkpoint) else 0.0,
         stop_s=spec.timeouts.stop_grace_s,

@@ -337,8 +337,12 @@ def _excluded(
     unfit = _unfit(offer, spec, market)
     if unfit is not None:
         return unfit
-    if offer.provider in market.disabled:
-        return f"{offer.provider} cannot be used: {market.disabled[offer.provider]}", 0, DISABLED
+    if offer.provider in market.launch.disabled:
+        return (
+            f"{offer.provider} cannot be used: {market.launch.disabled[offer.provider]}",
+            0,
+            DISABLED,
+        )
     if offer.price_source == DOUBTED:
         return "its price is implausible", 0, DOUBTED
     cap_microusd = spec.limits.max_hourly_microusd

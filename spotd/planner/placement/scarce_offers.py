@@ -42,7 +42,7 @@ _LAST = 1 << 62
 
 def in_turn(job: Job, market: Market, now_us: int, rows: list[RankedOffer]) -> list[RankedOffer]:
     """Return `rows` without the offers that jobs ahead request or are about to request."""
-    if not any(asker.turn.job_id != job.id for asker in market.askers):
+    if not any(asker.turn.job_id != job.id for asker in market.queue.requests):
         return rows
     mine, spoiled = _mine(job, market), spoiled_places(market.refusals, "")
     result = []

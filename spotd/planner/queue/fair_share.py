@@ -258,7 +258,13 @@ def _taken_now(market: Market, now_us: int) -> tuple[QueueEntry, tuple[ResourceH
 
 def givers(market: Market, now_us: int) -> list[str]:
     """Return the jobs that have to give up their machines now: a periodic task makes them due."""
-    holders = taken(market.limits, market.nodes, market.microusd_per_h, market.line, now_us)
+    holders = taken(
+        market.use.limits,
+        market.use.nodes,
+        market.use.microusd_per_h,
+        market.queue.snapshot,
+        now_us,
+    )
     return [one.job_id for one in holders[1]] if holders else []
 
 

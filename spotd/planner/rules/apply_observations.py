@@ -407,7 +407,7 @@ def charge(d: PlanBuilder, node: Node, text: str, *, at_once: bool = False) -> N
         _leave_failed(d, node, text)
         return
     free = node.training.exit_code in spec.restarts.recover_on_exit_codes
-    failures = job.failures + (0 if free else 1)
+    failures = job.backoff.failures + (0 if free else 1)
     d.set_job(failures=failures)
     alone = any(mate.training.exit_code is None for mate in gang_of(d, node))
     if not free and not job.progress.first_step_at_us and not alone:
@@ -461,7 +461,7 @@ def _blamed(d: PlanBuilder, node: Node) -> bool:
 def _leave_failed(d: PlanBuilder, node: Node, text: str) -> None:
     """Terminate a failed node, or keep it for its user for `keep_on_failure`."""
     keep_s = d.job.spec.restarts.keep_on_failure_s
-    ending = d.ended or d.job.stop_text
+    ending = d.ended or d.job.end.stop_text
     if keep_s and ending and not node.departure.kept_until_us:
         d.set_node(node, kept_until_us=d.now_us + int(keep_s * S))
         d.event("kept", f"{place(node)} is retained for {keep_s:.0f} s (keep_on_failure)", node)

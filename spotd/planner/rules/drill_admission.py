@@ -41,7 +41,7 @@ def cost_microusd(view: View, market: Market, kind: DrillKind, within_s: float, 
 def why_not(view: View, market: Market, kind: DrillKind, within_s: float, now_us: int) -> str:
     """Return why a drill would do harm or show nothing, or ""."""
     job, spec, node = view.job, view.job.spec, target(view)
-    if job.outcome is not None or job.desired is not Desired.RUN or job.stop_text:
+    if job.outcome is not None or job.desired is not Desired.RUN or job.end.stop_text:
         return "it has ended, is paused, or is about to end"
     if spec.resources.num_nodes > 1:
         return "it runs on several machines, and drills support only jobs of one machine"
@@ -72,9 +72,9 @@ def _no_room(view: View, market: Market, now_us: int) -> str:
     """Return why no other machine can take over, or ""."""
     if market.launch.safe_until_us:
         return "spotd is in safe mode, and launches nothing"
-    if market.blocked:
-        return f"nothing may be launched now: {market.blocked}"
-    if view.job.yields_since_us or view.job.room_since_us:
+    if market.launch.blocked:
+        return f"nothing may be launched now: {market.launch.blocked}"
+    if view.job.queue.yields_since_us or view.job.queue.room_since_us:
         return "it makes room for another job"
     if _next(view, market, now_us) is None:
         return "no machine that could take over is available"

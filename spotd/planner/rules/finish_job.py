@@ -59,7 +59,7 @@ def _nothing_kept(d: PlanBuilder) -> str:
 def obey_limits(d: PlanBuilder) -> None:
     """A job past its cost or duration saves and ends."""
     job, limits = d.job, d.job.spec.limits
-    if d.ended or job.stop_text:
+    if d.ended or job.end.stop_text:
         return
     begun_us = begins_us(d)
     if limits.max_duration_s and begun_us is not None:
@@ -85,7 +85,7 @@ def stop_interrupted(d: PlanBuilder) -> None:
     It saves within its notice. The last entries of a lost machine's journal are read first.
     """
     most = d.job.spec.limits.caps.max_interruptions
-    if most == NO_LIMIT or d.ended or d.job.stop_text:
+    if most == NO_LIMIT or d.ended or d.job.end.stop_text:
         return
     many = interruptions(d.view.attempts, d.current)
     if many <= most or any(end_unread(node, d.view) for node in d.current):
@@ -137,8 +137,8 @@ def _stop_reason(d: PlanBuilder) -> str:
     asked_by, budget = job.approval.approval_asked_by, job.approval.approval_text
     if asked_by and job.desired is Desired.PAUSE:
         return (
-            f"waits until an admin other than {job.approval_asked_by} approves that it exceeds a "
-            f"budget (`spotctl budget approve {job.name}`): {job.approval_text}"
+            f"waits until an admin other than {asked_by} approves that it exceeds a budget "
+            f"(`spotctl budget approve {job.name}`): {budget}"
         )
     return "paused" if job.desired is Desired.PAUSE else ""
 
@@ -205,6 +205,6 @@ def clean_up(d: PlanBuilder) -> None:
     left = sum(1 for node in d.nodes if node.state is not NodeState.GONE)
     if left:
         machines = "1 machine" if left == 1 else f"{left} machines"
-        d.add_reason(f"{d.job.outcome_text}; {machines} not confirmed as gone yet")
+        d.add_reason(f"{d.job.end.outcome_text}; {machines} not confirmed as gone yet")
     else:
         d.add_reason(d.job.end.outcome_text)

@@ -305,9 +305,9 @@ def _has_room(d: PlanBuilder, row: RankedOffer) -> bool:
 
     The best offer need not be the cheapest.
     """
-    most = d.market.limits.max_microusd_per_h
+    most = d.market.use.limits.max_microusd_per_h
     adds = row.offer.price_microusd_per_h * d.job.spec.resources.num_nodes
-    return not most or d.market.microusd_per_h + adds <= most
+    return not most or d.market.use.microusd_per_h + adds <= most
 
 
 def _weary(d: PlanBuilder) -> int:

@@ -24,7 +24,7 @@ MOVE_EVERY_S = 7200.0
 
 def move_when_slow(d: PlanBuilder) -> None:
     """Drain the gang after a second slow round; its work is saved, and it trains until replaced."""
-    spec, told_us = d.job.spec.monitoring.health, d.job.save_wanted_at_us
+    spec, told_us = d.job.spec.monitoring.health, d.job.progress.save_wanted_at_us
     running = [node for node in d.nodes if node.state is NodeState.RUNNING]
     round_us = int(spec.checks * spec.check_every_s * S)
     if d.ended or not running or not all(may_write(node) for node in running):

@@ -139,7 +139,7 @@ def _told(
     losers = [one for one in rented if _lost(by_token.get(one.token))]
     unchosen = [one for one in rented if one not in losers and not _chosen(by_token, one)]
     done = job.outcome is Outcome.SUCCEEDED
-    end_us = (job.finished_at_us if done else 0) or world.kernel.now_us
+    end_us = (job.end.finished_at_us if done else 0) or world.kernel.now_us
     deadline_us = job.spec.limits.deadline_us
     return Life(
         case=world.case.name,

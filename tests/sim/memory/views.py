@@ -39,7 +39,7 @@ def load_views(tables: Tables, job_ids: Sequence[str], now_us: int) -> dict[str,
             verdicts=_verdicts(tables, job.id),
             typical_tokens_per_s=_typical(tables, job.id, now_us),
             saved=_saved(tables, job.id) if job.spec.preferences.measurable else (),
-            setbacks=_setbacks(tables, job.id) if job.failures else Setbacks(),
+            setbacks=_setbacks(tables, job.id) if job.backoff.failures else Setbacks(),
             before=_before(tables, job.spec.queue.after),
             hand_over=_hand_over(tables, job),
         )

@@ -48,7 +48,9 @@ class QueueOracle(Oracle):
             self.fail("B1", f"{project} has {used[project]} machines, and its max_nodes is {most}")
         for other in jobs.values():
             spec = other.spec
-            asked = 0 < now_us - other.room_asked_us < KEPT_US / 2 and other.room_asked_us
+            asked = (
+                0 < now_us - other.queue.room_asked_us < KEPT_US / 2 and other.queue.room_asked_us
+            )
             if (
                 not asked
                 or spec.queue.priority <= job.spec.queue.priority
@@ -84,7 +86,7 @@ class QueueOracle(Oracle):
         waits = [
             one
             for one in self.world.store.jobs.rows(finished=False)
-            if one.room_asked_us and one.spec.queue.priority > job.spec.queue.priority
+            if one.queue.room_asked_us and one.spec.queue.priority > job.spec.queue.priority
         ]
         if not waits:
             self.fail("D1", f"{job.id} gives its machines, and none of higher priority waits")

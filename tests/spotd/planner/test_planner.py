@@ -333,7 +333,7 @@ def test_a_crash_before_the_first_step_ever_is_not_tried_again() -> None:
 @pytest.mark.parametrize("code", [75, 76])
 def test_release_and_fence_are_never_charged(code: int) -> None:
     after, _ = settle(view(node(R, exit_code=code, exited_at_us=NOW, failed_part="nothing")))
-    assert after.job.failures == 0
+    assert after.job.backoff.failures == 0
     assert after.job.outcome is None
     assert after.nodes[1].generation == 2
 

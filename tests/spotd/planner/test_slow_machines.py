@@ -100,7 +100,7 @@ def test_where_nothing_else_is_to_be_had_it_is_waited_for() -> None:
     after, plan = settle(view(slow()), market(OFFERS[:1]))
     assert len(after.nodes) == 1
     assert any("no other place for a second one" in said for said in plan.reasons)
-    assert after.job.waiting_since_us == 0, "it waits for no market"
+    assert after.job.queue.waiting_since_us == 0, "it waits for no market"
 
 
 @pytest.mark.parametrize("said", [{"hedging": False}, {"blocked": "max_nodes is 1"}])

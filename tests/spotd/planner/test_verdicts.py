@@ -120,7 +120,7 @@ def test_not_before_it_is_warm_and_then_at_once() -> None:
 def test_a_job_whose_losses_are_no_numbers_stops_for_a_person() -> None:
     lost = view(node(R), throughput=STEADY, verdicts=told(NAN))
     after, _ = settle(lost)
-    assert after.job.stop_text == ("training has diverged: its losses are no longer finite")
+    assert after.job.end.stop_text == ("training has diverged: its losses are no longer finite")
     (left,) = after.nodes
     assert (left.state, left.departure.leave_reason) == (D, LeaveReason.CANCELLED), "saved first"
     assert after.job.backoff.failures == 0

@@ -161,7 +161,7 @@ def test_one_that_is_not_done_is() -> None:
 def test_the_image_is_the_success_and_its_machine_goes_at_once() -> None:
     after_, plan = after(cleaned(imaged_at_us=NOW))
     assert after_.job.outcome is Outcome.SUCCEEDED
-    assert after_.job.outcome_text == "image torch is available in aws/aws-1"
+    assert after_.job.end.outcome_text == "image torch is available in aws/aws-1"
     [node] = after_.nodes
     assert (node.state, node.departure.leave_reason) == (NodeState.TERMINATING, LeaveReason.DONE)
     assert after_.job.end.finished_at_us == NOW
@@ -208,7 +208,7 @@ def test_a_cleaning_whose_outcome_is_not_known_is_tried_again_and_then_ends_the_
     before, _ = after(failing(done(), CLEAN_TRIES - 1))
     assert before.job.end.stop_text == ""
     after_, _ = after(failing(done(), CLEAN_TRIES))
-    assert after_.job.stop_text.startswith(
+    assert after_.job.end.stop_text.startswith(
         "bake failed: it is not known whether its disk was cleaned, because a cleaned machine "
     )
     assert "(SshAuthRefusedError); bake it again" in after_.job.end.stop_text
@@ -238,7 +238,7 @@ def test_a_cloud_that_does_not_answer_is_waited_for_a_while(
     after_, _ = settle(baking(node), known)
     assert bool(after_.job.end.stop_text) is ends
     if ends:
-        assert "aws did not report its progress: SshAuthRefusedError" in after_.job.stop_text
+        assert "aws did not report its progress: SshAuthRefusedError" in after_.job.end.stop_text
 
 
 def test_one_that_takes_for_ever_is_given_up() -> None:
@@ -246,7 +246,7 @@ def test_one_that_takes_for_ever_is_given_up() -> None:
     long = cleaned(cleaned_at_us=NOW - int(MAKING_S * S), **asked)
     assert after(long)[0].job.end.stop_text == ""
     after_, _ = after(changed(long, cleaned_at_us=long.bake.cleaned_at_us - 1))
-    assert after_.job.stop_text == "bake failed: the image was not available after 3 h"
+    assert after_.job.end.stop_text == "bake failed: the image was not available after 3 h"
 
 
 def test_a_machine_that_is_taken_away_in_the_middle_is_replaced() -> None:

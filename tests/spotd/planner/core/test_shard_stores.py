@@ -282,7 +282,7 @@ def test_beside_its_store_a_machine_pays_for_the_way_back_alone() -> None:
 
 
 def test_with_its_way_back_an_offer_may_be_above_the_cap() -> None:
-    near = replace(OFFERS, places=NEAR, shards=SHARDS)
+    near = changed(OFFERS, places=NEAR, shards=SHARDS)
     capped = changed(saving(), max_hourly_microusd=GCP.price_microusd_per_h + 1_000_000)
     row = next(row for row in rank(capped, near, NOW) if row.offer == GCP)
     assert row.code == TOO_DEAR

@@ -231,5 +231,5 @@ def test_the_same_work_in_the_same_places_is_reckoned_once_and_other_work_anew()
     lost = NodeLifetime(
         "x-g1-0", SPOT.key, NOW, "", NOW, until_us=NOW + 900 * S, left=LeaveReason.LOST
     )
-    again = changed(sold, past=FleetHistory((lost,)))
+    again = changed(sold, history=FleetHistory((lost,)))
     assert worths(view(job={"spec": plain}), again, NOW, rank(plain, again, NOW)) != told

@@ -209,7 +209,7 @@ def test_a_job_takes_the_next_best_only_after_it_was_patient() -> None:
     )
     fresh = waits(waiting_since_us=0, offers_at_us=0)
     after, plan = settle(fresh, both)
-    assert (after.nodes, after.job.offers_at_us) == ((), NOW)
+    assert (after.nodes, after.job.queue.offers_at_us) == ((), NOW)
     assert "hi (priority 900) requests first, ahead by priority (this one has 100)" in plan.reason
     assert asked(both, waits(waiting_since_us=NOW - PATIENCE_US + 1)) == []
     assert asked(both, waits(waiting_since_us=NOW - PATIENCE_US)) == ["gcp-1a"]

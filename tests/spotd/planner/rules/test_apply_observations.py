@@ -167,7 +167,7 @@ def test_75_without_a_stop_is_a_crash(
     settled = by_id(after, ran)
     assert settled.departure.leave_reason is reason
     assert text in settled.departure.leave_text
-    assert after.job.failures == (reason is LeaveReason.FAILED)
+    assert after.job.backoff.failures == (reason is LeaveReason.FAILED)
     assert settled.program_failed == (reason is LeaveReason.FAILED)
 
 
@@ -178,7 +178,7 @@ def test_a_program_that_always_exits_with_a_code_of_ours_fails_and_blames_no_pla
     ran = node(R, exit_code=code, exited_at_us=NOW)
     failed_once = {"failures": 1, "first_step_at_us": 1, "spec": spec(max_restarts_on_errors=1)}
     after, _ = settle(view(ran, job=failed_once))
-    assert after.job.stop_text.startswith(f"the program exited with code {code}")
+    assert after.job.end.stop_text.startswith(f"the program exited with code {code}")
     assert refusal_of(by_id(after, ran)) is None, "nobody's machine is avoided for it"
 
 
@@ -186,7 +186,7 @@ def test_a_code_of_ours_that_the_user_has_listed_is_retried_without_a_charge() -
     ran = node(R, exit_code=76, exited_at_us=NOW)
     listed = {"first_step_at_us": 1, "spec": spec(recover_on_exit_codes=(76,))}
     after, _ = settle(view(ran, job=listed))
-    assert (after.job.failures, after.job.stop_text) == (0, "")
+    assert (after.job.backoff.failures, after.job.end.stop_text) == (0, "")
 
 
 def test_76_counts_where_a_newer_attempt_or_the_agent_says_so() -> None:
@@ -197,7 +197,7 @@ def test_76_counts_where_a_newer_attempt_or_the_agent_says_so() -> None:
     ):
         after, _ = settle(view(fenced, job={"first_step_at_us": 1, **job}))
         assert by_id(after, fenced).departure.leave_text == "fenced by a newer generation"
-        assert after.job.failures == 0
+        assert after.job.backoff.failures == 0
 
 
 # --- a crash is charged when neither HEAD nor another machine explains it
@@ -299,7 +299,7 @@ def test_a_crash_that_was_heard_of_late_waits_for_the_other_ranks_to_be_heard() 
     gang = [node(R, **late), node(R, rank=1, heard_at_us=NOW - 4000 * S)]
     back = market(listening_since_us=NOW)
     before, plan = settle(view(*gang, job=GANG), back)
-    assert (before.job.failures, plan.wake_at_us) == (0, NOW + 15 * S)
+    assert (before.job.backoff.failures, plan.wake_at_us) == (0, NOW + 15 * S)
     through = market(reached_since_us={"aws": NOW})  # their jump host responds again
     before, plan = settle(view(*gang, job=GANG), through)
     assert (before.job.backoff.failures, plan.wake_at_us) == (0, NOW + 15 * S)

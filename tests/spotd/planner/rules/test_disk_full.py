@@ -52,7 +52,11 @@ def test_a_machine_whose_disk_stays_full_is_replaced_while_it_trains_on() -> Non
     assert event.text == (
         f"{left.departure.leave_text}: it keeps training until its replacement is ready"
     )
-    assert (after.job.failures, after.job.place_after_us, after.job.outcome) == (3, 0, None)
+    assert (after.job.backoff.failures, after.job.backoff.place_after_us, after.job.outcome) == (
+        3,
+        0,
+        None,
+    )
     (fresh,) = (n for n in after.nodes if n.generation == 2)
     assert fresh.offer == OFFERS[1], "not where the full one is"
     later = decide(after, market(), NOW + 3600 * S)

@@ -170,7 +170,7 @@ def test_an_end_by_itself_is_no_stop() -> None:
     )
     assert by_id(after, trains()).state is T, "and its machine is not gone on with"
     assert [n.address.host for n in crew(after)] == ["10.0.0.1"]
-    assert (after.job.failures, moves(plan)) == (1, 1)
+    assert (after.job.backoff.failures, moves(plan)) == (1, 1)
 
 
 @pytest.mark.parametrize("code", [1, 137])

@@ -108,7 +108,7 @@ def test_it_stays(one: Node, more: dict[str, Any], places: Market) -> None:
 
 def test_where_nothing_below_the_cap_is_free_it_says_so() -> None:
     told = "node g1 in aws/aws-1a now costs $30.00/h, and no place below max_hourly_cost is free"
-    for places in (market(offers=PLACES.offers[:1]), replace(PLACES, blocked="no room")):
+    for places in (market(offers=PLACES.offers[:1]), changed(PLACES, blocked="no room")):
         _, plan = settle(seen(dear()), places)
         assert told in plan.reasons
 
