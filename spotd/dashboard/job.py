@@ -108,7 +108,8 @@ def _share(job: Data) -> Child:
     progress = job["progress"]
     total = progress["total_steps"]
     text = f"{percent(progress['share'])} of {total:,}"
-    return (text, " ", bar(job["step"], total, f"{job['step']:,} of {total:,} steps"))
+    progress_bar = bar(job["step"], total, f"{job['step']:,} of {total:,} steps")
+    return (text, " ", progress_bar, " ", progress.get("total_differs"))
 
 
 def _basis(progress: Data, outlook: Data) -> str:

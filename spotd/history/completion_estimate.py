@@ -16,10 +16,11 @@ from spotd.domain.market import Market
 from spotd.domain.node import Node
 from spotd.domain.node_history import LOSSES
 from spotd.domain.phase import keeps
+from spotd.domain.preferences import Preferences
 from spotd.domain.states import NodeState
 from spotd.domain.units import S
+from spotd.domain.work_total import named_total, total_steps, with_total
 from spotd.history.completion_interval import Completion, Measurements, completion
-from spotd.history.recent_rate import named_total
 from spotd.history.spot_value import hazard_of
 from spotd.money.hour_breakdown import Segment, Steps
 from spotd.money.units import US_PER_H
@@ -35,11 +36,11 @@ CUT_S = 600.0  # minimum training time of one stretch, for comparing paces
 
 ENDED = "it has ended"
 PAUSED = "it is paused"
-NO_AMOUNT = "the job file does not say how much there is to do"
+NO_AMOUNT = "neither its file nor its program says how much there is to do"
 NO_STEPS = "no steps of it were measured yet"
 ANEW = "it keeps no checkpoints: each interruption begins it anew"
 NEVER = "its interruptions take as much time as there is between them"
-AMOUNT_ADVICE = "write spotd.work: 100000 steps, or 40h"
+AMOUNT_ADVICE = "write spotd.work: 100000 steps, or 40h; or use run.steps(N)"
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,13 @@ class JobRecord:
 
     @property
     def total_steps(self) -> int:
-        """All steps, as the newest program named them, or else the job file; 0: not known."""
-        return named_total(self.nodes) or self.job.spec.wishes.work_steps
+        """All steps; 0: not known."""
+        return total_steps(self.job, named_total(self.nodes))
+
+    @property
+    def wishes(self) -> Preferences:
+        """The job's preferences, with the total that its program names if the file has none."""
+        return with_total(self.job, named_total(self.nodes)).spec.wishes
 
 
 @dataclass(frozen=True)
@@ -159,7 +165,7 @@ def _obstacle(facts: JobRecord, pace: StepTimes | None) -> tuple[str, str]:
         return ENDED, ""
     if job.desired is not Desired.RUN:
         return PAUSED, f"spotctl resume {job.name}"
-    if not job.spec.wishes.measurable and not facts.total_steps:
+    if not facts.wishes.measurable:
         return NO_AMOUNT, AMOUNT_ADVICE
     if not keeps(job.spec.checkpoint):
         return ANEW, "checkpoint: {engine: spotd}"
@@ -266,10 +272,10 @@ def _known(
 
 def _left_s(facts: JobRecord, pace: StepTimes, step: int, node: Node) -> float:
     """Return the remaining training time at the job's measured pace, at least one step."""
-    if facts.total_steps:
-        return max(facts.total_steps - step, 1) * pace.step_s
+    if facts.wishes.work_steps:
+        return max(facts.wishes.work_steps - step, 1) * pace.step_s
     speed = speed_of(facts.job.spec, node.offer)
-    return max(facts.job.spec.wishes.work_s / speed - step * pace.step_s, pace.step_s)
+    return max(facts.wishes.work_s / speed - step * pace.step_s, pace.step_s)
 
 
 def _rates(facts: JobRecord) -> list[float]:

@@ -97,6 +97,12 @@ _OF_JOBS: Sequence[tuple[str, Severity, str, Mapping[str, object]]] = [
     ("pass_failed", _ERROR, "a decision about gpt failed: KeyError", {}),
     ("not_renewed", _ERROR, "gpt-g1-0: its life cannot be prolonged: access denied", {}),
     ("not_lent", _ERROR, "gpt-g1-0: it gets no credentials for its store", {}),
+    (
+        "total_differs",
+        _WARNING,
+        "the job file says 3,000 steps, its program says 4,000",
+        {},
+    ),
     ("drill_overdue", _WARNING, "no drill has passed for 34 days", {}),
     ("none_available", _WARNING, "nothing that gpt asks for is to be had", {}),
     ("available_again", _INFO, "what gpt asks for is to be had again", {}),

@@ -80,7 +80,7 @@ def test_completion_of_a_job_with_known_work(
     [
         (
             JOB_FILE,
-            "not known: the job file does not say how much there is to do",
+            "not known: neither its file nor its program says how much there is to do",
             "spotd.work: 100000 steps",
         ),
         (
