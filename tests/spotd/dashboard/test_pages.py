@@ -480,3 +480,27 @@ def test_the_month_is_added_up_beside_its_budget() -> None:
     assert "budget &lt;lab&gt;" in drawn
     assert ">$40.00<" in drawn
     assert spending._so_far(days[:1], budgets) is None
+
+
+def _days(*on_demand: float | None) -> list[Json]:
+    return [
+        {"day": f"2026-11-{number:02}", "total_usd": 2.0, "on_demand_so_far_usd": value,
+         "on_demand_unknown_jobs": int(value is None)}
+        for number, value in enumerate(on_demand, 1)
+    ]  # fmt: skip
+
+
+def test_the_month_has_the_same_work_on_demand_as_far_as_it_is_known() -> None:
+    drawn = str(spending._so_far(_days(5.0, 10.0, 15.0), None))
+    assert drawn.count("<polyline") == 2
+    assert "same work on demand" in drawn
+    assert "The same work on demand: $15.00 so far." in drawn
+    drawn = str(spending._so_far(_days(5.0, 10.0, None, None), None))
+    assert drawn.count("<polyline") == 2
+    assert (
+        "The same work on demand is not known on 2 days, because the useful work of 1 job is not "
+        "known." in drawn
+    )
+    drawn = str(spending._so_far(_days(None, None), None))
+    assert drawn.count("<polyline") == 1
+    assert "is not known on 2 days" in drawn
