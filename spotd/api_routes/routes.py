@@ -334,6 +334,12 @@ READ_LOGS = Operation(
         "wait_s": _WAIT,
     },
 )
+SEARCH_LOGS = Operation(
+    "GET",
+    "/v1/jobs/{job}/logs/search",
+    of_job,
+    query={"text": _TEXT, "before": {**_TEXT, "description": "`next` of the reply before"}},
+)
 METRICS = Operation("GET", "/metrics", no_parameters)
 BACK_UP_DATABASE = Operation("GET", "/v1/db/backup", no_parameters)
 PULL_CHECKPOINT = Operation(

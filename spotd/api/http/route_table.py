@@ -30,6 +30,7 @@ from spotd.api.routes import (
     explain,
     images,
     jobs,
+    log_search,
     logs,
     machine_usage,
     notice_times,
@@ -259,6 +260,7 @@ ROUTES: tuple[ApiRoute, ...] = (
     ),
     ApiRoute(routes.READ_EVENTS, events.read_events, kind=Kind.LONG_POLL),
     ApiRoute(routes.READ_LOGS, logs.read_logs, kind=Kind.LONG_POLL),
+    ApiRoute(routes.SEARCH_LOGS, log_search.search_logs),
     ApiRoute(routes.METRICS, Metrics.text, kind=Kind.STREAM, sends=Content.TEXT),
     # It holds every job's key and secrets, though encrypted: its owner has time to guess.
     ApiRoute(

@@ -17,8 +17,7 @@ _NO_BOX = ControlBoxCost(0, {}, 0)  # on-demand machines need no control box
 
 @dataclass(frozen=True)
 class OnDemandSum:
-    """What all jobs so far would have cost on demand; None where that of `unknown_jobs` is not
-    known."""
+    """The cost of all jobs so far on demand; None where that of `unknown_jobs` is not known."""
 
     microusd: int | None
     unknown_jobs: int = 0

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import html
 import re
 from dataclasses import replace
 
 import pytest
 
+from spotd.api.routes import log_search
 from spotd.api_client.client import Client, Target
 from spotd.api_client.wording import result_text
 from spotd.api_routes import routes
@@ -469,7 +471,27 @@ def test_the_output_can_be_searched(rig: Rig, url: str) -> None:
     assert "installing" not in page.text
     assert "step 1 loss 3.2" not in page.text
     assert "--grep" in page.text
-    assert "no line has it" in read(url, f"job/{job_id}?search=Traceback").text
+    none = read(url, f"job/{job_id}?search=Traceback").text
+    assert "No line in it has that." in none
+    assert "nothing older is left" in none
+
+
+def test_a_search_of_the_output_goes_on_to_its_beginning(
+    rig: Rig, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line in the first bytes of a long stream, which no page reads in one request."""
+    monkeypatch.setattr(log_search, "SEARCH_BYTES", 128 << 10)
+    job_id = story(rig)
+    node = rig.store.nodes.of_job(job_id)[-1]
+    rig.log(node, "long", 0, b"the needle\n" + b"hay\n" * 60_000)
+    address, pages = f"job/{job_id}?search=NEEDLE", 0
+    while "the needle" not in (text := read(url, address).text):
+        assert "No line in it has that." in text
+        assert "of older output are not searched yet" in text
+        (link,) = re.findall(r'href="([^"]*before=[^"]*)"', ask(url, address).text)
+        address, pages = html.unescape(link).partition("/job/")[2], pages + 1
+        address = f"job/{address.partition('#')[0]}"
+    assert pages == 1
 
 
 def test_the_month_is_added_up_beside_its_budget() -> None:
