@@ -21,7 +21,7 @@ COST_MOMENTS = 24
 
 
 def job_curves(call: ApiRequest) -> dict[str, Any]:
-    """Loss and speed of each attempt, thinned to about `points` in all, and what its machines cost
+    """Loss and speed of each attempt, thinned to `points` in all, and what its machines cost
     over time beside the same work on demand; null where that is not known."""
     job, store = call.job(), call.context.store
     most = call.number("points", 400, 10, MOST_POINTS)
