@@ -9,7 +9,7 @@ from providers.dollars import format_microusd
 from spotd.domain.node import Node
 from spotd.domain.units import S
 from spotd.wire import EXIT_FENCED, EXIT_FINISHED, EXIT_RELEASED, EXIT_UNFIT
-from spotd.wire.printed_steps import PrintedSteps, main_series
+from spotd.wire.printed_steps import PrintedSteps, is_unknown, main_series
 
 US_PER_H = 3600 * S
 LEAST_S = 1.0  # of a script's time: between its last save and its end is always a moment
@@ -112,10 +112,17 @@ def lost_work(
     attempt's steps on average, saves and pauses included. A script loses the time from its newest
     save, or from its start, to its end. What it keeps elsewhere is not known to spotd, unless both
     attempts print the numbers of their steps: `printed` is the new one's. `anew`: it was seen not
-    to go on from that save; then it loses all work.
+    to go on from that save; then it loses all work. One whose printed steps may be its history may
+    have lost any part of it: not known.
     """
     old = hand_over.old
     repeated_s = None if anew or hand_over.saved_at_us else _repeated_s(hand_over, printed or {})
+    if (
+        not hand_over.saved_at_us
+        and not anew
+        and is_unknown(main_series(old.printed), printed or {})
+    ):
+        return LostWork(None, None, None, anew=False)
     if not hand_over.reports_steps and repeated_s is not None:
         return _priced(old, None, repeated_s, anew=False)
     if not hand_over.reports_steps and (anew or not hand_over.saved_at_us):
