@@ -202,6 +202,12 @@ ROUTES: tuple[ApiRoute, ...] = (
     ),
     ApiRoute(routes.LIST_CHECKPOINTS, checkpoints.list_checkpoints),
     ApiRoute(routes.LIST_OUTPUTS, outputs.list_outputs),
+    ApiRoute(
+        routes.REMOVE_OUTPUTS,
+        outputs.remove_outputs,
+        action="outputs rm",
+        reply_fields=("objects", "bytes"),
+    ),
     ApiRoute(routes.VERIFY_CHECKPOINT, checkpoints.verify_checkpoint),
     ApiRoute(
         routes.PIN_CHECKPOINT,
