@@ -54,6 +54,7 @@ def list_outputs(
     \b
     Example:
       spotctl outputs gpt
+      spotctl outputs ls gpt
       spotctl outputs gpt --into gpt-files
     """
     progress = Progress("pulled")
@@ -102,6 +103,8 @@ def _confirm(job: str, listed: dict[str, Any]) -> None:
     """Ask before the removal. Raises UserError if it is declined, or if stdin is not a terminal."""
     what = f"{len(listed['items'])} files, {size(listed['bytes'])}, of {listed['job']}"
     fix = f"spotctl outputs rm {job} --yes"
+    if not listed["items"]:
+        return
     if not sys.stdin.isatty():
         message = f"removal of {what} was not confirmed, and stdin is not a terminal"
         raise UserError(message, fix, ExitCode.USAGE)
