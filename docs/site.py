@@ -2,7 +2,7 @@
 
 A hook of mkdocs (mkdocs.yml). Commands, job file, configuration, API, events and metrics each get a
 page from the table that the program itself uses. A link to a file of the repository leads to a copy
-of that file in the site.
+of that file in the site, and diagrams are drawn by a script of the site itself.
 """
 
 from __future__ import annotations
@@ -10,16 +10,20 @@ from __future__ import annotations
 import ast
 import posixpath
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[1]
+MERMAID = "assets/javascripts/mermaid.min.js"  # in the site
+_DRAWS = Path(sys.prefix) / "mermaid" / "mermaid.min.js"  # put there by `make`
 _LINK = re.compile(r"(?<=\])\(((?:\.\./)+[^)\s#]+)(#[^)\s]*)?\)")
 _CALLS = {"Event", "event"}  # what makes an event: its kind comes first
 
@@ -32,7 +36,18 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         for path in _outside(page):
             source = str(ROOT / path)
             files.append(File.generated(config, _published(path), abs_src_path=source))
+    if not _DRAWS.is_file():
+        raise PluginError(f"{_DRAWS} is missing: `make docs` fetches it")
+    files.append(File.generated(config, MERMAID, abs_src_path=str(_DRAWS)))
     return files
+
+
+def on_post_page(output: str, *, page: Page, **_: Any) -> str:
+    """Let a page with diagrams load what draws them, before the theme would fetch it elsewhere."""
+    if '<pre class="mermaid">' not in output:
+        return output
+    path = posixpath.relpath(MERMAID, posixpath.dirname(page.file.dest_uri) or ".")
+    return output.replace("</head>", f'<script src="{path}"></script></head>', 1)
 
 
 def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:

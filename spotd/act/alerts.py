@@ -55,6 +55,7 @@ def as_alert(folded: Folded, *, spent_microusd: int = 0, dashboard_url: str = ""
         repeats=folded.repeats,
         spent_microusd=spent_microusd,
         link=f"{dashboard_url}/job/{page}" if dashboard_url and page else "",
+        rows=tuple(row.id for row in folded.rows),
     )
 
 
@@ -120,6 +121,7 @@ class _SinkQueue:
     sent_s: deque[float] = field(default_factory=lambda: deque(maxlen=10))
     not_before_s: float = 0.0
     gone: bool = False
+    partly: bool = False  # some of its addresses take messages, and some do not
     sending: _Sending | None = None
     repeats: AlertRepeats = field(default_factory=AlertRepeats)
 
@@ -263,10 +265,14 @@ class Delivery:
         quiet = [row for row in rows if _RANK[row.event.severity] < lowest]
         if quiet:
             store.alerts.mark(quiet, now_us, 0, "below the route's min_severity")
+        again = [row for row in wanted if row.tries]  # an address has not taken them
         if lane.route.paced:
-            wanted, early = lane.repeats.split(wanted, now_s, self._repeat_s)
+            fresh = [row for row in wanted if not row.tries]
+            fresh, early = lane.repeats.split(fresh, now_s, self._repeat_s)
             for left_s, rows_ in early:
                 store.alerts.put_off(rows_, now_us + int(left_s * S))
+            # The addresses that answer do not wait for a digest with what they have already.
+            wanted = fresh if fresh and lane.partly else [*again, *fresh]
         if wanted and lane.ready(len(wanted), now_s):
             folded = fold(wanted) if lane.route.paced else [Folded([row]) for row in wanted]
             alerts = [
@@ -303,6 +309,7 @@ class Delivery:
                 self._mark(store, rows, self._clock.now_us(), 0.0, "")
                 lane.sent_s.append(now_s)
                 lane.repeats.note(rows, now_s)
+                lane.partly = False
             else:
                 self._fail(name, lane, rows, error, store)
             lane.sending = None
@@ -324,7 +331,12 @@ class Delivery:
         tries = max(row.tries for row in rows)
         pause_s = error.retry_after_s or min(float(1 << min(tries, 10)), RETRY_CAP_S)
         self._mark(store, rows, 0, pause_s, str(error))
-        lane.not_before_s = self._clock.monotonic_s() + pause_s
+        now_s, lane.partly = self._clock.monotonic_s(), error.partly
+        if not error.partly:
+            lane.not_before_s = now_s + pause_s
+        elif fresh := [row for row in rows if not row.tries]:
+            lane.sent_s.append(now_s)
+            lane.repeats.note(fresh, now_s)
 
     def _mark(
         self, store: Store, rows: Sequence[AlertRow], sent_at_us: int, pause_s: float, error: str

@@ -42,7 +42,7 @@ from spotd.domain.datasets import DataSet
 from spotd.domain.events import AuditOutcome
 from spotd.domain.fast_replace import changed
 from spotd.domain.images import baked_of
-from spotd.domain.job import HeadSnapshot, Job
+from spotd.domain.job import Desired, HeadSnapshot, Job
 from spotd.domain.node import EffectKind, Node
 from spotd.domain.node_history import UNKNOWN, FleetHistory
 from spotd.domain.plan import Effect
@@ -59,6 +59,7 @@ from spotd.planner.offers.cooldowns import refusal_code
 from spotd.security.secrets import JobKeys, host_key
 from spotd.store.audit import AuditRow
 from spotd.store.interface import Store
+from spotd.store.outputs import OUTPUTS_SKIPPED
 from spotd.wire import Bucket, Command
 from spotd.wire.printed_steps import PrintedSteps, merge_printed_steps
 
@@ -397,13 +398,20 @@ def _tell(name: str, effect: Effect, world: EffectContext) -> Record:
         "deadline_s": effect.job.spec.timeouts.stop_grace_s,
     }
     if effect.kind is EffectKind.DRAIN:
-        data["outputs_s"] = wire.OUTPUTS_LIMIT_S
+        data["outputs_s"] = _outputs_s(effect, world)
     if effect.kind is EffectKind.SAVE:
         data["final"] = (
             node.training.exit_code == wire.EXIT_FINISHED
         )  # the last word of a gang of scripts
     _send(effect, world, Command(name, node.generation, data))
     return lambda: world.store.nodes.record_acknowledged(node.id, effect.kind, world.clock.now_us())
+
+
+def _outputs_s(effect: Effect, world: EffectContext) -> float:
+    """Return how long the machine may store its files after the stop; 0: not at all."""
+    job = effect.job
+    skips = job.desired is Desired.CANCEL and world.store.events.last(job.id, OUTPUTS_SKIPPED)
+    return 0.0 if skips else wire.OUTPUTS_LIMIT_S
 
 
 def _send(effect: Effect, world: EffectContext, command: Command) -> None:

@@ -6,6 +6,8 @@ is imported where such a route is configured only.
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -28,6 +30,8 @@ from spotd.domain.events import Severity
 
 _SECRET_CHARS = 8  # shorter parts of a URL, such as "mail", are no secrets and are common words
 _TYPES = {Severity.WARNING: "warning", Severity.ERROR: "failure"}
+PAUSE_S, PAUSE_CAP_S = 30.0, 300.0  # before a URL that failed gets a new message
+LIMIT_S = 20.0  # for the answers to one message
 _EXAMPLE = "mailtos://user:password@example.org"
 
 
@@ -55,33 +59,91 @@ class AppriseRoute(AlertRoute):
         return AppriseSink(tuple(urls), self.min_severity)
 
 
+@dataclass
+class _Address:
+    """One URL with its own retry state, which is lost with the process."""
+
+    url: str = field(repr=False)
+    number: int
+    taken: set[int] = field(default_factory=set)  # rows of the outbox that another one did not take
+    failures: int = 0
+    not_before_s: float = 0.0
+    busy: threading.Lock = field(default_factory=threading.Lock)
+
+    def wanted(self, alerts: Sequence[Alert]) -> list[Alert]:
+        """Return the alerts with a row that it has not taken, and those that are no rows."""
+        return [
+            alert for alert in alerts if not alert.rows or not self.taken.issuperset(alert.rows)
+        ]
+
+    def send(self, alerts: Sequence[Alert]) -> bool:
+        """Return whether it took a message. None is sent while another is on its way."""
+        if not self.busy.acquire(blocking=False):
+            return False
+        try:
+            severity = max((alert.event.severity for alert in alerts), key=list(Severity).index)
+            kind = _TYPES.get(severity, "info")
+            taken = _notify(self.url, title_of(alerts), text_of(alerts), kind)
+            self._note(alerts, taken=taken)
+            return taken
+        finally:
+            self.busy.release()
+
+    def _note(self, alerts: Sequence[Alert], *, taken: bool) -> None:
+        if taken:
+            self.taken.update(row for alert in alerts for row in alert.rows)
+            self.failures, self.not_before_s = 0, 0.0
+            return
+        pause_s = min(PAUSE_S * (1 << min(self.failures, 10)), PAUSE_CAP_S)
+        self.failures, self.not_before_s = self.failures + 1, time.monotonic() + pause_s
+
+
+class _Attempt(threading.Thread):
+    """One message to one URL: a service that hangs holds up no other one."""
+
+    def __init__(self, address: _Address, alerts: Sequence[Alert]) -> None:
+        super().__init__(name="apprise", daemon=True)
+        self.taken = False
+        self._address, self._alerts = address, alerts
+        self.start()
+
+    def run(self) -> None:
+        self.taken = self._address.send(self._alerts)
+
+
 @dataclass(frozen=True)
 class AppriseSink:
-    """Sends each message to every URL, and again only to those that did not take it."""
+    """Sends each message to every URL, and again only to those that did not take it.
+
+    A URL that fails delays no other one: it is left out of new messages for a while, and what it
+    missed comes in a message of its own.
+    """
 
     urls: tuple[str, ...] = field(repr=False)
     min_severity: Severity = Severity.INFO
     paced: bool = True
-    # URL -> (number, repeats) of the alerts that it took while another one did not
-    _taken: dict[str, set[tuple[int, int]]] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
+    _addresses: list[_Address] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._addresses.extend(_Address(url, n) for n, url in enumerate(self.urls, start=1))
 
     def send(self, alerts: Sequence[Alert]) -> None:
         """Send one message to each URL. Raises AlertSinkError."""
-        failed = []
-        for number, url in enumerate(self.urls, start=1):
-            taken = self._taken.setdefault(url, set())
-            wanted = [alert for alert in alerts if (alert.id, alert.repeats) not in taken]
-            if not wanted:
-                continue
-            severity = max((alert.event.severity for alert in wanted), key=list(Severity).index)
-            if _notify(url, title_of(wanted), text_of(wanted), _TYPES.get(severity, "info")):
-                taken.update((alert.id, alert.repeats) for alert in wanted)
-            else:
-                failed.append(number)
-        self._raise(failed)
-        self._taken.clear()
+        rows = [row for alert in alerts for row in alert.rows]
+        wanted = {address.number: address.wanted(alerts) for address in self._addresses}
+        wanting = [address for address in self._addresses if wanted[address.number]]
+        now_s = time.monotonic()
+        ready = [address for address in wanting if not rows or address.not_before_s <= now_s]
+        attempts = {
+            address.number: _Attempt(address, wanted[address.number])
+            for address in ready or wanting
+        }
+        for attempt in attempts.values():
+            attempt.join(max(0.0, now_s + LIMIT_S - time.monotonic()))
+        numbers = [address.number for address in wanting]
+        self._raise([n for n in numbers if n not in attempts or not attempts[n].taken])
+        for address in self._addresses:
+            address.taken.difference_update(rows)
 
     def send_text(self, text: str) -> None:
         """Send a plain text to each URL. Raises AlertSinkError."""
@@ -96,7 +158,8 @@ class AppriseSink:
         if failed:
             numbers = ", ".join(str(number) for number in failed)
             raise AlertSinkError(
-                f"URL {numbers} of {len(self.urls)} failed; see the log of apprise for the reason"
+                f"URL {numbers} of {len(self.urls)} failed; see the log of apprise for the reason",
+                partly=len(failed) < len(self.urls),
             )
 
 

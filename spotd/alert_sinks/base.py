@@ -12,18 +12,23 @@ from spotd.domain.events import Event, Severity
 
 
 class AlertSinkError(Exception):
-    """A message was not taken. `gone`: the address will never take one again."""
+    """A message was not taken. `gone`: the address will never take one again. `partly`: some of
+    the sink's addresses took it, so that other messages need not wait for the rest."""
 
-    def __init__(self, text: str, retry_after_s: float = 0.0, *, gone: bool = False) -> None:
+    def __init__(
+        self, text: str, retry_after_s: float = 0.0, *, gone: bool = False, partly: bool = False
+    ) -> None:
         super().__init__(text)
         self.retry_after_s = retry_after_s
         self.gone = gone
+        self.partly = partly
 
 
 @dataclass(frozen=True)
 class Alert:
     """An event to send. `repeats` counts coalesced ones (1: just itself), `spent_microusd` is the
     job's cost so far (0 if unknown), `link` the dashboard's page about it ("" if there is none).
+    `rows` are the rows of the outbox that it stands for; none if it is sent past the outbox.
     """
 
     id: int
@@ -34,6 +39,7 @@ class Alert:
     repeats: int = 1
     spent_microusd: int = 0
     link: str = ""
+    rows: tuple[int, ...] = ()
 
 
 class AlertSink(Protocol):

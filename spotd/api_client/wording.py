@@ -53,7 +53,8 @@ def progress_pairs(progress: dict[str, Any]) -> Pairs:
         ends = f"{eta_text(progress)}, at {rate}"
     elif progress["unknown"] != "it has ended":
         ends = f"unknown: {progress['unknown']}"
-    return [("progress", done), ("ends in", ends), ("try", progress["try"])]
+    differs = progress.get("total_differs") or ""
+    return [("progress", done), ("", differs), ("ends in", ends), ("try", progress["try"])]
 
 
 def completion_pairs(item: dict[str, Any]) -> Pairs:

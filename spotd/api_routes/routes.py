@@ -275,6 +275,7 @@ IMPORT_RESULTS = Operation(
 )
 LIST_CHECKPOINTS = Operation("GET", "/v1/jobs/{job}/checkpoints", of_job)
 LIST_OUTPUTS = Operation("GET", "/v1/jobs/{job}/outputs", of_job)
+REMOVE_OUTPUTS = Operation("POST", "/v1/jobs/{job}/outputs/rm", of_job)
 VERIFY_CHECKPOINT = Operation(
     "POST", "/v1/jobs/{job}/checkpoints/verify", of_job, body={"name": _TEXT, "shard": _NUMBER}
 )
@@ -304,7 +305,12 @@ COMMIT_IMPORT = Operation(
 )
 SSH_ADDRESS = Operation("GET", "/v1/jobs/{job}/ssh", of_job, query={"rank": _NUMBER})
 SSH_ACCESS = Operation("POST", "/v1/jobs/{job}/ssh", of_job, body={"rank": _NUMBER})
-CANCEL_JOB = Operation("POST", "/v1/jobs/{job}/cancel", of_job)
+CANCEL_JOB = Operation(
+    "POST",
+    "/v1/jobs/{job}/cancel",
+    of_job,
+    body={"no_outputs": {"type": "boolean", "description": "Leave its files on the machines"}},
+)
 PAUSE_JOB = Operation("POST", "/v1/jobs/{job}/pause", of_job)
 RESUME_JOB = Operation("POST", "/v1/jobs/{job}/resume", of_job, body={"override_budget": _OVERRIDE})
 READ_EVENTS = Operation(
@@ -333,6 +339,12 @@ READ_LOGS = Operation(
         "stream": _TEXT,
         "wait_s": _WAIT,
     },
+)
+SEARCH_LOGS = Operation(
+    "GET",
+    "/v1/jobs/{job}/logs/search",
+    of_job,
+    query={"text": _TEXT, "before": {**_TEXT, "description": "`next` of the reply before"}},
 )
 METRICS = Operation("GET", "/metrics", no_parameters)
 BACK_UP_DATABASE = Operation("GET", "/v1/db/backup", no_parameters)

@@ -26,7 +26,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "results": Entry("results", "app", "Store the results of evaluating a job's model."),
         "drill": Entry("drill", "app", "Inject a fault into a job and check that it recovers."),
         "ckpt": Entry("checkpoints", "app", "List, verify, download and pin a job's checkpoints."),
-        "outputs": Entry("outputs", "outputs", "List or download the files that a job left."),
+        "outputs": Entry("outputs", "app", "List, download or delete the files that a job left."),
         "events": Entry("events", "events", "Print the events of one job or of all."),
         "why": Entry("explain", "why", "Explain a job's state and its next step."),
         "advisor": Entry("advisor", "app", "Advise on spot and commitments; export traces."),

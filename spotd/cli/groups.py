@@ -29,6 +29,15 @@ class Group(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
+class GroupWithDefault(Group):
+    """Sub-commands of which `ls` may be left out, as in `spotctl outputs JOB`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        known = {*self.commands, *SAME, "--help", "-h"}
+        named = not args or args[0] in known
+        return list(super().parse_args(ctx, args if named else ["ls", *args]))
+
+
 class IntoCommand(TyperCommand):
     """A command that takes `--out`, the old name of a target folder, for `--into`."""
 
@@ -43,10 +52,10 @@ def _into(argument: str) -> str:
     return argument.replace("--out", "--into", 1) if is_old else argument
 
 
-def group(*, invoke_without_command: bool = False) -> typer.Typer:
+def group(*, invoke_without_command: bool = False, cls: type[Group] = Group) -> typer.Typer:
     """Return an empty group of sub-commands."""
     return typer.Typer(
-        cls=Group,
+        cls=cls,
         rich_markup_mode=None,
         add_completion=False,
         context_settings=HELP,

@@ -26,6 +26,9 @@ def cancel(
     jobs: list[str] | None = _OPTIONAL_JOBS,
     all_: bool = _ALL,
     yes: bool = YES,
+    no_outputs: bool = typer.Option(
+        False, "--no-outputs", help="Do not store the files that the program leaves."
+    ),
     output: Output = output_option(),
 ) -> None:
     """Save, release the machines and end the job. Its checkpoints stay.
@@ -35,13 +38,17 @@ def cancel(
     \b
     Example:
       spotctl cancel gpt
+      spotctl cancel gpt --no-outputs
       spotctl cancel --all --yes
     """
     with connect(ctx) as client:
         names = _job_names(client, jobs, everything=all_)
         confirm_many("cancel", "jobs", names, yes=yes)
         _send_command(
-            client=client, endpoints=[routes.CANCEL_JOB(job=name) for name in names], output=output
+            client=client,
+            endpoints=[routes.CANCEL_JOB(job=name) for name in names],
+            output=output,
+            body={"no_outputs": True} if no_outputs else None,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,10 @@ import typer
 
 from spotd.api_client.client import JOB, connect
 from spotd.api_routes import routes
-from spotd.base.errors import UserError
+from spotd.base.errors import ExitCode, UserError
 from spotd.base.text import age, size
+from spotd.cli.confirm import YES
+from spotd.cli.groups import GroupWithDefault, IntoCommand, group
 from spotd.cli.render import (
     Column,
     Output,
@@ -23,8 +26,23 @@ from spotd.cli.render import (
 
 SHOWN = 30
 
+app = group(cls=GroupWithDefault)
 
-def outputs(
+
+@app.callback()
+def outputs() -> None:
+    """List, download or delete the files that a job left.
+
+    \b
+    Example:
+      spotctl outputs gpt
+      spotctl outputs gpt --into gpt-files
+      spotctl outputs rm gpt
+    """
+
+
+@app.command("ls", cls=IntoCommand)
+def list_outputs(
     ctx: typer.Context,
     job: str = JOB,
     into: Path | None = typer.Option(
@@ -43,6 +61,7 @@ def outputs(
     \b
     Example:
       spotctl outputs gpt
+      spotctl outputs ls gpt
       spotctl outputs gpt --into gpt-files
     """
     progress = Progress("pulled")
@@ -61,6 +80,43 @@ def outputs(
         )
     progress.end()
     emit(data, output, lambda: _print_pulled(data, into), "into")
+
+
+@app.command("rm")
+def remove(
+    ctx: typer.Context,
+    job: str = JOB,
+    yes: bool = YES,
+    output: Output = output_option(),
+) -> None:
+    """Delete the files that a job left from its store. Its checkpoints stay: see spotctl ckpt rm.
+
+    You confirm it, or give --yes. The job must have no machine.
+
+    \b
+    Example:
+      spotctl outputs rm gpt
+      spotctl outputs rm gpt --yes
+    """
+    with connect(ctx) as client:
+        if not yes:
+            _confirm(job, client.call(routes.LIST_OUTPUTS(job=job)))
+        data = client.call(routes.REMOVE_OUTPUTS(job=job))
+    message = f"{data['job']}: {data['objects']} objects ({size(data['bytes'])}) are removed"
+    emit(data, output, lambda: print_message(message), "job")
+
+
+def _confirm(job: str, listed: dict[str, Any]) -> None:
+    """Ask before the removal. Raises UserError if it is declined, or if stdin is not a terminal."""
+    what = f"{len(listed['items'])} files, {size(listed['bytes'])}, of {listed['job']}"
+    fix = f"spotctl outputs rm {job} --yes"
+    if not listed["items"]:
+        return
+    if not sys.stdin.isatty():
+        message = f"removal of {what} was not confirmed, and stdin is not a terminal"
+        raise UserError(message, fix, ExitCode.USAGE)
+    if not typer.confirm(f"Remove {what}?", default=False, err=True):
+        raise UserError("nothing was removed", fix, ExitCode.USAGE)
 
 
 def _print_files(listed: dict[str, Any]) -> None:

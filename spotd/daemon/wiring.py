@@ -29,7 +29,7 @@ from spotd.config.provider_registry import CredentialIssuers
 from spotd.daemon.periodic import PeriodicTasks
 from spotd.daemon.reconcile import market_now
 from spotd.dashboard.team_server import start_team_server
-from spotd.observe import budgets, drills, idle_gpus, market_alerts
+from spotd.observe import budgets, drills, idle_gpus, market_alerts, step_totals
 from spotd.observe.storage_costs import record_job
 from spotd.planner.core.credential_lease import AccessMethod, StoreReach
 from spotd.security.master_key import MasterKeyError
@@ -108,7 +108,7 @@ def add_periodic_tasks(
     context: EffectContext,
     note: Callable[[str], None],
 ) -> dataset_prefetch.DatasetPrefetch:
-    """Add budgets, idle GPUs, market alerts, dataset prefetch and drills to the periodic tasks.
+    """Add budgets, idle GPUs, market, step totals, prefetch and drills to the periodic tasks.
 
     `note(url)` is called when a copy of a data set is complete.
     """
@@ -125,6 +125,7 @@ def add_periodic_tasks(
     tasks.add(idle_gpus.EVERY_S, "idle", idle_check.look)
     market_check = market_alerts.Markets(lambda: config().market_alerts, clock)
     tasks.add(market_alerts.EVERY_S, "market", market_check.look)
+    tasks.add(step_totals.EVERY_S, "totals", step_totals.StepTotals(clock).check)
     prefetch = dataset_prefetch.DatasetPrefetch(
         market=lambda: market_now(context, config().timing),
         open_store=context.job_stores.open,

@@ -53,7 +53,9 @@ def _places(context: PageContext, placement: Data, name: str) -> Html | None:
     if not placement:
         return None
     if not placement["costs"]:
-        text = "Its file does not say how much work there is (spotd.work), so places are compared "
+        text = (
+            "How much work there is is not known (spotd.work, run.steps), so places are compared "
+        )
         return el("p", text, "by their price: ", context.spotctl("why", name), cls="note")
     rows: list[list[Child]] = [
         [

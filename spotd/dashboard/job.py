@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlencode
 
 from spotd.api_client.wording import failure_title, result_text
 from spotd.api_routes import routes
-from spotd.base.text import money, percent, places, span
+from spotd.base.text import money, percent, places, size, span
 from spotd.dashboard import actions, explain, job_account, job_curves, timeline
 from spotd.dashboard.api_cache import SELDOM_S, SOON_S, ApiCache, PageData, Query
 from spotd.dashboard.components import PageContext, bar, card, pairs, phase_sign, sign, tile
@@ -18,8 +19,6 @@ from spotd.dashboard.html import Child, Html, el, join, lines
 Data = dict[str, Any]
 LOG_BYTES = 8192
 LOG_LINES = 20  # lines of each stream
-SEARCH_BYTES = 1 << 18
-FOUND_LINES = 200  # of each stream, the newest
 MOST_STREAMS = 4
 _WHY_S = 5.0
 # Escape sequences for terminals, which a page does not need.
@@ -46,11 +45,9 @@ def body(
         Query(routes.JOB_COST_REPORT(job=job_id), {}, SOON_S),
         Query(routes.LIST_CHECKPOINTS(job=job_id), {}, SELDOM_S if job["outcome"] else SOON_S),
         Query(routes.JOB_CURVES(job=job_id), {"points": 300}, SOON_S),
-        Query(
-            routes.READ_LOGS(job=job_id),
-            {},
-            body={"tail_bytes": SEARCH_BYTES if words else LOG_BYTES},
-        ),
+        Query(routes.SEARCH_LOGS(job=job_id), {"text": words, "before": query.get("before", "")})
+        if words
+        else Query(routes.READ_LOGS(job=job_id), {}, body={"tail_bytes": LOG_BYTES}),
     )
     events = cache.events(page_data, job["id"])
     return job["name"], join(
@@ -69,7 +66,7 @@ def body(
             listed(context, events[-15:], jobs=False),
             note=context.spotctl("events", job["name"]),
         ),
-        _output(context, job, logs, words),
+        _found(context, job, logs, words) if words else _output(context, job, logs),
     )
 
 
@@ -108,7 +105,8 @@ def _share(job: Data) -> Child:
     progress = job["progress"]
     total = progress["total_steps"]
     text = f"{percent(progress['share'])} of {total:,}"
-    return (text, " ", bar(job["step"], total, f"{job['step']:,} of {total:,} steps"))
+    progress_bar = bar(job["step"], total, f"{job['step']:,} of {total:,} steps")
+    return (text, " ", progress_bar, " ", progress.get("total_differs"))
 
 
 def _basis(progress: Data, outlook: Data) -> str:
@@ -174,44 +172,62 @@ def _results(job: Data) -> Html | None:
     return card("results", "Results", pairs(rows)) if rows else None
 
 
-def _output(context: PageContext, job: Data, logs: Data | None, words: str) -> Html:
+def _output(context: PageContext, job: Data, logs: Data | None) -> Html:
     chunks = (logs or {"chunks": []})["chunks"]
     arguments = ["logs", job["name"], "-f"] if job["outcome"] is None else ["logs", job["name"]]
     streams: dict[str, list[str]] = {}
     for chunk in chunks:
-        name = f"generation {chunk['generation']}, machine {chunk['rank']}, {chunk['stream']}"
-        streams.setdefault(name, []).append(chunk["text"])
+        streams.setdefault(_stream_name(chunk), []).append(chunk["text"])
     newest_streams = list(streams.items())[::-1][:MOST_STREAMS]  # the newest first
     parts = [
         join(
             el("h3", name),
-            el("pre", _lines(texts, words), tabindex=0, aria_label=f"Output of {name}"),
+            el("pre", tail_of("".join(texts)), tabindex=0, aria_label=f"Output of {name}"),
         )
         for name, texts in newest_streams
     ]
     empty = None if parts else el("p", "No output yet.", cls="empty")
-    note = context.spotctl(*arguments, *(["--grep", re.escape(words)] if words else []))
-    form = el(
+    note = context.spotctl(*arguments)
+    return card("output", "Last output", _search_form(""), *parts, empty, note=note)
+
+
+def _stream_name(item: Data) -> str:
+    return f"generation {item['generation']}, machine {item['rank']}, {item['stream']}"
+
+
+def _search_form(words: str) -> Html:
+    return el(
         "form",
         el("label", "Search ", el("input", type="search", name="search", value=words, size=20)),
         el("button", "Search"),
-        f"the last {SEARCH_BYTES >> 10:,} KiB of each stream",
+        "all of the stored output, the newest first",
         method="get",
         action="#output",
         cls="filter",
     )
-    return card("output", "Last output", form, *parts, empty, note=note)
 
 
-def _lines(texts: list[str], words: str) -> Html:
-    """Return the last lines of a stream, or the last of them that have the words searched for."""
-    if not words:
-        return tail_of("".join(texts))
-    decoded = "".join(texts).encode("latin-1", "replace").decode(errors="replace")
-    matches = [line for line in decoded.splitlines() if words.lower() in line.lower()]
-    if not matches:
-        return join("no line has it")
-    return plain("\n".join(matches[-FOUND_LINES:]))
+def _found(context: PageContext, job: Data, found: Data | None, words: str) -> Html:
+    """Return the lines that were found, and how far the search got."""
+    note = context.spotctl("logs", job["name"], "--grep", re.escape(words))
+    if found is None:
+        answer = el("p", "not known: there was no answer", cls="empty")
+        return card("output", "Found in the output", _search_form(words), answer, note=note)
+    parts = []
+    for item in found["items"]:
+        name, text = _stream_name(item), "\n".join(line["text"] for line in item["lines"])
+        label = f"Found in {name}"
+        parts.append(join(el("h3", name), el("pre", plain(text), tabindex=0, aria_label=label)))
+    reach = f"{size(found['searched_bytes'])} searched; "
+    older: Child = "nothing older is left."
+    if found["next"]:
+        url = context.url("job", job["id"])
+        link = f"{url}?{urlencode({'search': words, 'before': found['next']})}#output"
+        left = f"{size(found['left_bytes'])} of older output are not searched yet: "
+        older = (left, el("a", "search older output", href=link))
+    none = None if parts else el("p", "No line in it has that.", cls="empty")
+    far = el("p", reach, older)
+    return card("output", "Found in the output", _search_form(words), *parts, none, far, note=note)
 
 
 def tail_of(text: str) -> Html:

@@ -6,7 +6,7 @@ from itertools import accumulate
 from typing import Any
 
 from spotd.base.text import clean, money, percent
-from spotd.dashboard.components import Column, PageContext, bar, card, sign, table, tile
+from spotd.dashboard.components import Column, PageContext, bar, card, count, sign, table, tile
 from spotd.dashboard.html import Child, Html, el, join
 from spotd.plots import svg
 from spotd.plots.curves import Line, chart
@@ -119,10 +119,31 @@ def _so_far(days: list[Data], budgets: Data | None) -> Html | None:
             limit = budget["budget_usd"]
             points = [(numbers[0], limit), (numbers[-1], limit)]
             lines.append(Line(clean(f"budget {budget['name']}"), svg.RED, points, dash="2 3"))
+    instead = [day.get("on_demand_so_far_usd") for day in days]
+    if any(value is not None for value in instead):
+        points = list(zip(numbers, instead, strict=True))
+        lines.insert(1, Line("same work on demand", svg.ORANGE, points, dash="6 3"))
     title = "Cost of this month, added up by day"
     drawn = chart(title, lines, across="day", value=money, from_zero=True)
     # spotd.plots.svg escapes its input.
-    return el("figure", el("figcaption", title), Html(drawn), cls="chart")
+    return el(
+        "figure",
+        el("figcaption", title),
+        Html(drawn),
+        el("p", _on_demand_note(days), cls="note"),
+        cls="chart",
+    )
+
+
+def _on_demand_note(days: list[Data]) -> str:
+    """Return what the same work on demand comes to, or from when and why that is not known."""
+    last = days[-1]
+    if (instead := last.get("on_demand_so_far_usd")) is not None:
+        return f"The same work on demand: {money(instead)} so far."
+    unknown = [day for day in days if day.get("on_demand_so_far_usd") is None]
+    jobs = last.get("on_demand_unknown_jobs") or 0
+    whose = f", because the useful work of {count(jobs, 'job')} is not known" if jobs else ""
+    return f"The same work on demand is not known on {count(len(unknown), 'day')}{whose}."
 
 
 def _budgets(budgets: Data | None) -> Html:

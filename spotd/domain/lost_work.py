@@ -9,7 +9,7 @@ from providers.dollars import format_microusd
 from spotd.domain.node import Node
 from spotd.domain.units import US_PER_H, S, format_seconds
 from spotd.wire import EXIT_UNFIT
-from spotd.wire.printed_steps import PrintedSteps, main_series
+from spotd.wire.printed_steps import PrintedSteps, is_unknown, main_series
 
 LEAST_S = 1.0  # of a script's time: between its last save and its end is always a moment
 # Exit codes that are not the program's own failure.
@@ -110,10 +110,17 @@ def lost_work(
     attempt's steps on average, saves and pauses included. A script loses the time from its newest
     save, or from its start, to its end. spotd does not know of saves elsewhere, unless both
     attempts print the numbers of their steps: `printed` are the new one's. `anew`: the program was
-    observed to ignore that save; then it loses all work.
+    observed to ignore that save; then it loses all work. If the printed steps may be a repeated
+    history, any part may be lost: not known.
     """
     old = hand_over.old
     repeated_s = None if anew or hand_over.saved_at_us else _repeated_s(hand_over, printed or {})
+    if (
+        not hand_over.saved_at_us
+        and not anew
+        and is_unknown(main_series(old.printed), printed or {})
+    ):
+        return LostWork(None, None, None, anew=False)
     if not hand_over.reports_steps and repeated_s is not None:
         return _priced(old, None, repeated_s, anew=False)
     if not hand_over.reports_steps and (anew or not hand_over.saved_at_us):

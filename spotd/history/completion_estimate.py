@@ -16,10 +16,11 @@ from spotd.domain.market import Market
 from spotd.domain.node import Node
 from spotd.domain.node_history import LOSSES
 from spotd.domain.phase import keeps
+from spotd.domain.preferences import Preferences
 from spotd.domain.states import NodeState
 from spotd.domain.units import DAY_US, US_PER_H, S
+from spotd.domain.work_total import named_total, total_steps, with_total
 from spotd.history.completion_interval import Completion, Measurements, completion
-from spotd.history.recent_rate import named_total
 from spotd.history.spot_value import hazard_of
 from spotd.money.hour_breakdown import Segment, Steps
 from spotd.planner.core.remaining_work import GENERATIONS, start_s
@@ -33,11 +34,11 @@ CUT_S = 600.0  # minimum training time of one stretch, for comparing paces
 
 ENDED = "it has ended"
 PAUSED = "it is paused"
-NO_AMOUNT = "the job file does not say how much work there is"
+NO_AMOUNT = "neither the job file nor the program says how much work there is"
 NO_STEPS = "no steps of it were measured yet"
 ANEW = "it keeps no checkpoints: it restarts from the beginning after each interruption"
 NEVER = "its interruptions take as long as the time between them"
-AMOUNT_ADVICE = "write spotd.work: 100000 steps, or 40h"
+AMOUNT_ADVICE = "write spotd.work: 100000 steps, or 40h; or use run.steps(N)"
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,13 @@ class JobRecord:
 
     @property
     def total_steps(self) -> int:
-        """All steps, as the newest program named them, or else the job file; 0: not known."""
-        return named_total(self.nodes) or self.job.spec.preferences.work_steps
+        """All steps; 0: not known."""
+        return total_steps(self.job, named_total(self.nodes))
+
+    @property
+    def preferences(self) -> Preferences:
+        """The job's preferences, with the total that its program names if the file has none."""
+        return with_total(self.job, named_total(self.nodes)).spec.preferences
 
 
 @dataclass(frozen=True)
@@ -157,7 +163,7 @@ def _obstacle(facts: JobRecord, pace: StepTimes | None) -> tuple[str, str]:
         return ENDED, ""
     if job.desired is not Desired.RUN:
         return PAUSED, f"spotctl resume {job.name}"
-    if not job.spec.preferences.measurable and not facts.total_steps:
+    if not facts.preferences.measurable:
         return NO_AMOUNT, AMOUNT_ADVICE
     if not keeps(job.spec.checkpoint):
         return ANEW, "checkpoint: {engine: spotd}"
@@ -264,10 +270,10 @@ def _known(
 
 def _left_s(facts: JobRecord, pace: StepTimes, step: int, node: Node) -> float:
     """Return the remaining training time at the job's measured pace, at least one step."""
-    if facts.total_steps:
-        return max(facts.total_steps - step, 1) * pace.step_s
+    if facts.preferences.work_steps:
+        return max(facts.preferences.work_steps - step, 1) * pace.step_s
     speed = speed_of(facts.job.spec, node.offer)
-    return max(facts.job.spec.preferences.work_s / speed - step * pace.step_s, pace.step_s)
+    return max(facts.preferences.work_s / speed - step * pace.step_s, pace.step_s)
 
 
 def _rates(facts: JobRecord) -> list[float]:

@@ -7,12 +7,11 @@ steps in the window, the end is unknown.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from spotd.domain.job import Desired, Job
-from spotd.domain.node import Node
 from spotd.domain.units import S
+from spotd.domain.work_total import total_steps
 
 WINDOW_S = 86_400.0
 
@@ -40,7 +39,7 @@ class Progress:
     """A job's place among its steps. `total_steps` 0: not known.
 
     `steps_per_s` is the recent rate, and `eta_us` when the job ends at that; 0 where it is not
-    known, for the reason in `unknown`. `by_program`: the program itself has named the total.
+    known, for the reason in `unknown`. `by_program`: the total is not of the job file.
     """
 
     step: int
@@ -57,19 +56,12 @@ class Progress:
         return min(1.0, self.step / self.total_steps) if self.total_steps else None
 
 
-def named_total(nodes: Iterable[Node]) -> int:
-    """Return the steps of the whole run, as the newest program of a job named them, or 0."""
-    named = [node for node in nodes if node.training.total_steps]
-    newest = max(named, key=lambda node: node.generation, default=None)
-    return newest.training.total_steps if newest else 0
-
-
 def progress_of(
     job: Job, step: int, reported_total: int, window: StepWindow | None, now_us: int
 ) -> Progress:
     """Return the progress of a job at `step`; `reported_total` is what its program named, or 0."""
-    total = reported_total or job.spec.preferences.work_steps
-    by_program = bool(reported_total)
+    total = total_steps(job, reported_total)
+    by_program = not job.spec.preferences.work_steps and bool(reported_total)
     rate = _rate(step, window, now_us)
     unknown, advice = _obstacle(job, total, rate, window)
     if unknown:

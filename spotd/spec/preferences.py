@@ -86,7 +86,7 @@ def _apply_deadline(
     if not preferences.measurable:
         findings.warn(
             path,
-            "does not affect placement: the amount of work is unknown",
+            "does not affect placement until the program names its total, as by run.steps(N)",
             "add spotd.work, like 40h of training or 100000 steps",
         )
         return request

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, delete, exists, select
 from spotd.domain.events import Event, Severity
 from spotd.store import schema
 from spotd.store.journal_entries import IMAGE_FOUND
+from spotd.store.outputs import OUTPUTS_REMOVED
 from spotd.store.session import Repository, read, write
 from spotd.store.transaction import Transaction
 
@@ -132,6 +133,7 @@ def _prune_some(conn: Connection, before_us: int) -> int:
     """Delete up to PRUNE_ROWS of each kind; the number of rows deleted."""
     unfinished = select(schema.jobs.c.id).where(schema.jobs.c.outcome.is_(None))
     pins = (_events.kind == IMAGE_FOUND) & _events.job_id.in_(unfinished)
+    pins |= _events.kind == OUTPUTS_REMOVED  # what is stored, and costs, is told by it
     alerts, history, refusals = schema.alerts, schema.price_history, schema.refusals
     old = [
         # Which image a job began with stays for as long as it may go on.

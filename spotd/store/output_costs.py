@@ -29,8 +29,8 @@ def output_costs(
 ) -> tuple[list[Item], list[str]]:
     """Costs of uploaded outputs in the window, and texts about what is unknown.
 
-    They stay in the job's own store until a user deletes them there, which spotd does not notice.
-    Costs of adjacent windows add up.
+    They stay in the job's own store until `spotctl outputs rm`. spotd does not notice if a user
+    deletes them there by other means. Costs of adjacent windows add up.
     """
     stored = [row for row in uploads if row.new_bytes and row.stored_at_us < window.until_us]
     if not stored:
@@ -39,7 +39,7 @@ def output_costs(
     cloud = place_of(url, {}).cloud
     price = storage_price_of(url)
     if price is not None:
-        lies = [(row.new_bytes, row.stored_at_us, now_us) for row in stored]
+        lies = [(row.new_bytes, row.stored_at_us, row.removed_at_us or now_us) for row in stored]
         items += storage_items(price, "outputs", lies, cloud, window)
     elif not url.startswith("file:"):
         unknown.append(NO_PRICE.format(name=job.name, store=url))

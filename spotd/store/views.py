@@ -1,7 +1,8 @@
 """A job as decisions see it.
 
-One snapshot: five statements however many jobs are loaded, one more for each that trains, and two
-for each that was recently taken over by a new machine.
+One snapshot: five statements however many jobs are loaded, one more where a new attempt has not
+named its total of steps, one for each job that trains, and two for each that was recently taken
+over by a new machine.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from spotd.domain.node_history import Prerequisite
 from spotd.domain.preferences import GenerationSaves
 from spotd.domain.states import NodeState, Outcome
 from spotd.domain.view import View
+from spotd.domain.work_total import named_total, with_total
 from spotd.store import ledger, progress, schema
 from spotd.store.hand_overs import hand_over_of
 from spotd.store.progress import current_of
@@ -79,6 +81,12 @@ _SAVED = (
     .group_by(_saves.job_id, _saves.generation)
     .order_by(_saves.job_id, _saves.generation)
 )
+# Oldest first: the newest attempt whose program named a total counts.
+_NAMED_TOTALS = (
+    select(_nodes.job_id, _nodes.total_steps)
+    .where(_nodes.job_id.in_(_IDS), _nodes.total_steps > 0)
+    .order_by(_nodes.generation)
+)
 _BEFORE = select(
     _jobs.id,
     _jobs.name,
@@ -98,6 +106,7 @@ def load_views(conn: Connection, job_ids: Sequence[str], now_us: int) -> dict[st
     for row in conn.execute(_ATTEMPTS, ids):
         attempts[row.job_id].append(Attempt(*row))
     nodes = _nodes_of(conn, jobs)
+    jobs = _with_totals(conn, jobs, nodes)
     since_us = progress.since_us((job.spec.monitoring.health for job in jobs.values()), now_us)
     reported = progress.reported(conn, list(jobs), since_us)
     trains = {job: current_of(nodes[job], now_us) for job in jobs}
@@ -122,6 +131,25 @@ def load_views(conn: Connection, job_ids: Sequence[str], now_us: int) -> dict[st
         )
         for job_id, job in jobs.items()
     }
+
+
+def _with_totals(
+    conn: Connection, jobs: Mapping[str, Job], nodes: Mapping[str, Sequence[Node]]
+) -> dict[str, Job]:
+    """Return the jobs with the totals that their programs named, where their files have none.
+
+    The program of an earlier attempt is asked for once the newest one has not named any yet.
+    """
+    named = {job_id: named_total(nodes[job_id]) for job_id in jobs}
+    earlier = [
+        job_id
+        for job_id, job in jobs.items()
+        if job.generation > 1 and not named[job_id] and not job.spec.preferences.measurable
+    ]
+    if earlier:
+        rows = conn.execute(_NAMED_TOTALS, {"jobs": earlier})
+        named |= {row.job_id: row.total_steps for row in rows}
+    return {job_id: with_total(job, named[job_id]) for job_id, job in jobs.items()}
 
 
 def _before(conn: Connection, job_ids: Sequence[str]) -> dict[str, Prerequisite]:

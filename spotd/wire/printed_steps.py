@@ -11,6 +11,7 @@ from spotd.wire.fields import MAX_NUMBER, WireError, shown
 MAX_SERIES = 8
 MAX_SERIES_KEY = 60
 REPEATED = 0
+_UNKNOWN = "?"  # behind the key of a series, for numbers that may be a program's history
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,16 @@ def _low(key: str, series: StepSeries) -> float:
     """
     every = (series.last - series.first) / max(1, series.count - 1)
     return series.first + (every if key.startswith("bar") else 0.0)
+
+
+def unknown_series(key: str) -> PrintedSteps:
+    """Return that a program printed numbers of `key` that may be its history, and told nothing."""
+    return {f"{key}{_UNKNOWN}"[-MAX_SERIES_KEY:]: StepSeries(0, 0, REPEATED)}
+
+
+def is_unknown(key: str, printed: PrintedSteps) -> bool:
+    """Return whether nobody can tell from where on a program that printed its history goes on."""
+    return key not in printed and not printed.keys().isdisjoint(unknown_series(key))
 
 
 def printed_steps_data(printed: PrintedSteps) -> dict[str, list[float]]:

@@ -16,6 +16,7 @@ from spotd.api.metrics.metric_table import METRICS
 from spotd.api_routes import routes
 from spotd.api_routes.operation import Operation
 from tests.architecture.frozen import commands
+from tests.fixtures.browser import open_page
 from tests.trainer.rig import ROOT
 
 
@@ -72,6 +73,20 @@ def test_a_reader_fetches_nothing_from_elsewhere(site: Path) -> None:
     styles = "".join(path.read_text() for path in site.rglob("*.css"))
     assert not re.search(r"(url\(|@import)\s*['\"]?(https?:)?//", styles)
     assert (site / "search" / "search_index.json").stat().st_size > 100_000
+
+
+def test_diagrams_are_drawn_without_the_internet(site: Path) -> None:
+    with open_page() as page:
+        page.open(f"file://{site}/architecture/index.html")
+        # The theme draws each in a shadow root of its own, which scripts of the page cannot see.
+        page.wait("document.querySelectorAll('div.mermaid').length === 2")
+        heights = "[...document.querySelectorAll('div.mermaid')].map(d => d.offsetHeight)"
+        page.wait(f"{heights}.every(height => height > 200)")
+        assert "stateDiagram" not in page.js("document.body.innerText")
+        assert [url for url in page.asked if not url.startswith(("file:", "data:", "blob:"))] == []
+        page.asked.clear()
+        page.open(f"file://{site}/index.html")
+        assert not any("mermaid" in url for url in page.asked), "only where it draws"
 
 
 def test_a_whole_program_is_in_its_guide(site: Path) -> None:

@@ -29,6 +29,7 @@ from spotd.api.routes import (
     explain,
     images,
     jobs,
+    log_search,
     logs,
     machine_usage,
     notice_times,
@@ -199,6 +200,12 @@ ROUTES: tuple[ApiRoute, ...] = (
     ),
     ApiRoute(routes.LIST_CHECKPOINTS, checkpoints.list_checkpoints),
     ApiRoute(routes.LIST_OUTPUTS, outputs.list_outputs),
+    ApiRoute(
+        routes.REMOVE_OUTPUTS,
+        outputs.remove_outputs,
+        action="outputs rm",
+        reply_fields=("objects", "bytes"),
+    ),
     ApiRoute(routes.VERIFY_CHECKPOINT, checkpoints.verify_checkpoint),
     ApiRoute(
         routes.PIN_CHECKPOINT,
@@ -257,6 +264,7 @@ ROUTES: tuple[ApiRoute, ...] = (
     ),
     ApiRoute(routes.READ_EVENTS, events.read_events, kind=Kind.LONG_POLL),
     ApiRoute(routes.READ_LOGS, logs.read_logs, kind=Kind.LONG_POLL),
+    ApiRoute(routes.SEARCH_LOGS, log_search.search_logs),
     ApiRoute(routes.METRICS, Metrics.text, kind=Kind.STREAM, sends=Content.TEXT),
     # It holds every job's key and secrets, though encrypted: its owner has time to guess.
     ApiRoute(

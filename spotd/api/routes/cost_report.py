@@ -8,6 +8,7 @@ from typing import Any
 from spotd.api.request.request import ApiRequest, bad_input
 from spotd.api.routes.results import evaluated
 from spotd.api.views.job_account import ControlBoxCost, Records, account_of, box_of, records_of
+from spotd.api.views.on_demand_by_day import OnDemandSum, on_demand_by_day
 from spotd.api.views.resources import iso
 from spotd.domain.market import Market
 from spotd.domain.units import DAY_US, US_PER_H
@@ -25,7 +26,7 @@ MOST_DAYS = 100  # days in a report by day
 def report(call: ApiRequest) -> dict[str, Any]:
     """Report the costs of all jobs that had machines between `since_us` and `until_us`.
 
-    `by=day` adds a row per day (UTC).
+    `by=day` adds a row per day (UTC), with the same work on demand up to then where it is known.
     """
     window, now_us, by_what = window_of(call), call.now_us, call.query.get("by", "")
     if by_what not in ("", *SUMS):
@@ -39,7 +40,8 @@ def report(call: ApiRequest) -> dict[str, Any]:
         f"{by}s": _rows(by, by_name(reports, by)) for by in ("user", "project", "provider")
     }
     if by_what == "day":
-        sums["days"] = _rows("day", _by_day(records, market, box, window, now_us), ordered=True)
+        by_day = _by_day(records, market, box, window, now_us)
+        sums["days"] = _day_rows(by_day, records, market, window, now_us)
     rows = [_row(item) for item in reports]
     return {"kind": "CostReport", **_times(window, now_us), **whole, **sums, "jobs": rows}
 
@@ -150,6 +152,27 @@ def _rows(by: str, sums: Mapping[str, int], *, ordered: bool = False) -> list[di
     """Return the sums, largest first, or `ordered` by name."""
     order = sorted(sums, key=lambda name: (0 if ordered else -sums[name], name))
     return [{by: name, "total_usd": usd(sums[name])} for name in order]
+
+
+def _day_rows(
+    costs: Mapping[str, int],
+    records: Sequence[Records],
+    market: Market,
+    window: Window,
+    now_us: int,
+) -> list[dict[str, Any]]:
+    """Return each day's cost, with the same work on demand from the report's begin to its end."""
+    rows = _rows("day", costs, ordered=True)
+    if not rows:
+        return rows
+    first_us = min(row.start_us for record in records for row in record.segments) if records else 0
+    since_us = max(window.since_us, first_us)
+    instead = on_demand_by_day(records, market, Window(since_us, window.until_us), now_us)
+    for row in rows:
+        so_far = instead.get(row["day"], OnDemandSum(None))
+        row["on_demand_so_far_usd"] = None if so_far.microusd is None else usd(so_far.microusd)
+        row["on_demand_unknown_jobs"] = so_far.unknown_jobs
+    return rows
 
 
 def _row(report: Report) -> dict[str, Any]:

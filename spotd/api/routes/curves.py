@@ -22,8 +22,8 @@ COST_MOMENTS = 24
 
 
 def job_curves(call: ApiRequest) -> dict[str, Any]:
-    """Loss and speed of each attempt, thinned to about `points` in all, and the cost of its
-    machines over time with the same work on demand; null where that is not known."""
+    """Loss and speed of each attempt, thinned to `points` in all, and the cost of its machines over
+    time with the same work on demand; null where that is not known."""
     job, store = call.job(), call.context.store
     most = call.number("points", 400, 10, MOST_POINTS)
     rows, nodes = store.progress.rows(job.id), store.nodes.of_job(job.id)

@@ -45,7 +45,7 @@ from spotd.api.views.store_capacity import check_capacity, mount_warnings
 from spotd.domain.events import Event
 from spotd.domain.fast_replace import changed
 from spotd.domain.job import Desired, HeadSnapshot, Job, JobSpec
-from spotd.domain.states import Outcome
+from spotd.domain.states import NodeState, Outcome
 from spotd.planner.core.shard_stores import near_store, place_among
 from spotd.planner.placement.rank import rank
 from spotd.planner.rules.spot_policy_rule import of_spec
@@ -53,6 +53,7 @@ from spotd.security.secrets import JobKeys, seal_job_keys, seal_secrets
 from spotd.spec import ParsedJobFile, SpecError, load
 from spotd.store.errors import DisabledUserError, DuplicateIdError, DuplicateNameError
 from spotd.store.jobs import JOB_SORTS, JOB_STATES, JobPage, Submission
+from spotd.store.outputs import OUTPUTS_SKIPPED
 from spotd.wire import Mount
 
 _PAGE = 100
@@ -432,8 +433,18 @@ def _package(call: ApiRequest, target: str, item: Mapping[str, Any]) -> Mount:
 
 
 def cancel_job(call: ApiRequest) -> dict[str, Any]:
-    """Save, terminate the machines, and end as cancelled."""
-    return _set_desired(call, Desired.CANCEL)
+    """Save, terminate the machines, and end as cancelled. With `no_outputs` its files are not
+    stored."""
+    job, store = call.job(), call.context.store
+    if call.body.get("no_outputs") is not True or job.outcome is not None:
+        return _set_desired(call, Desired.CANCEL)
+    text = f"its files are not stored when it is cancelled, as {call.actor or 'a user'} requested"
+    store.events.add(job.id, Event(OUTPUTS_SKIPPED, text), call.now_us)
+    reply = _set_desired(call, Desired.CANCEL)
+    asked = [node for node in store.nodes.of_job(job.id) if node.agent.told_drain_at_us]
+    if any(node.state is not NodeState.GONE for node in asked):
+        reply["warnings"] = ["a machine was asked to stop before: it may store its files"]
+    return reply
 
 
 def pause_job(call: ApiRequest) -> dict[str, Any]:

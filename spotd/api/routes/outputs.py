@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from providers.stores.base import ObjectStore
 from spotd import wire
 from spotd.act.checkpoints import shard_bytes
 from spotd.act.outputs import OutputFolder, merge_outputs
-from spotd.api.request.request import ApiRequest, not_found
+from spotd.api.request.request import ApiRequest, conflict, not_found
 from spotd.api.routes.checkpoints import download_header, open_stores, read_checkpoints
 from spotd.api.views.resources import iso
+from spotd.domain.events import Event
 from spotd.domain.job import Job
+from spotd.store.outputs import OUTPUTS_REMOVED, StoredOutput
 from spotd.wire import HeadRef
 
 
@@ -20,7 +22,9 @@ def list_outputs(call: ApiRequest) -> dict[str, Any]:
     """List the files that a job left: those of its uploads, and its program's own checkpoints."""
     job = call.job()
     _, folder, digest = _merge(call, job)
-    uploads = call.context.store.outputs.rows(job.id)
+    rows = call.context.store.outputs.rows(job.id)
+    uploads = [row for row in rows if not row.removed_at_us]
+    removed = [f"its files were removed {iso(at)}" for at in _removals(rows)]
     return {
         "kind": "OutputList",
         "job": job.name,
@@ -46,7 +50,11 @@ def list_outputs(call: ApiRequest) -> dict[str, Any]:
             }
             for upload in uploads
         ],
-        "problems": [*folder.problems, *_missing(job, folder, [u.text for u in uploads[-1:]])],
+        "problems": [
+            *removed,
+            *folder.problems,
+            *([] if removed else _missing(job, folder, [u.text for u in uploads[-1:]])),
+        ],
     }
 
 
@@ -60,6 +68,31 @@ def _missing(job: Job, folder: OutputFolder, texts: list[str]) -> list[str]:
     if job.outcome is None:
         return ["its files are uploaded when the program ends, and at a pause or a cancel"]
     return ["no file changed below its workdir; name others in spotd: {outputs: [...]}"]
+
+
+def _removals(rows: Sequence[StoredOutput]) -> list[int]:
+    """Return when files were removed of which nothing newer has been stored since."""
+    removed_us = {row.removed_at_us for row in rows if row.removed_at_us}
+    return sorted(removed_us)[-1:] if all(row.removed_at_us for row in rows) else []
+
+
+def remove_outputs(call: ApiRequest) -> dict[str, Any]:
+    """Delete the files that a job left from its store. Its checkpoints stay."""
+    job, store = call.job(), call.context.store
+    if any(node.active for node in store.nodes.of_job(job.id)):
+        raise conflict(
+            f"job {job.name} has a machine, which may be storing files",
+            f"spotctl pause {job.name}, or spotctl cancel {job.name} --no-outputs first",
+        )
+    objects = call.context.storage.open_store(job.spec.checkpoint.store)
+    found = list(objects.list(wire.outputs_folder(job.id)))
+    for info in found:
+        objects.delete(info.key)
+    size = sum(info.size for info in found)
+    # Afterwards: what could not be deleted is still shown, and still costs.
+    text = f"{call.actor or 'a user'} removed its {len(found)} stored objects of outputs"
+    store.events.add(job.id, Event(OUTPUTS_REMOVED, text), call.now_us)
+    return {"kind": "OutputsRemoved", "job": job.name, "objects": len(found), "bytes": size}
 
 
 def pull_outputs(call: ApiRequest) -> Iterator[bytes]:
@@ -88,7 +121,7 @@ def _merge(call: ApiRequest, job: Job) -> tuple[ObjectStore, OutputFolder, str]:
     folder = merge_outputs(
         objects,
         job.id,
-        call.context.store.outputs.rows(job.id),
+        [row for row in call.context.store.outputs.rows(job.id) if not row.removed_at_us],
         checkpoint=checkpoint,
         folder=job.spec.checkpoint.directory,
     )

@@ -17,7 +17,8 @@ from spotd.domain.node import Node
 from spotd.domain.phase import phase
 from spotd.domain.states import NodeState
 from spotd.domain.units import S
-from spotd.history.recent_rate import WINDOW_S, StepWindow, named_total, progress_of
+from spotd.domain.work_total import differing_totals, named_total
+from spotd.history.recent_rate import WINDOW_S, StepWindow, progress_of
 from spotd.money.units import usd
 from spotd.planner.core.expiry import expires_us
 from spotd.planner.offers.price_sanity import NO_DISCOUNT
@@ -69,18 +70,19 @@ class JobFacts:
         return max([job.head.step if job.head else 0, *(n.training.last_step for n in own)])
 
     @property
-    def total_steps(self) -> int:
+    def named_steps(self) -> int:
         """The steps of the whole run, as its newest program named them; 0: none did."""
         return named_total(self.nodes)
 
 
 def progress_data(facts: JobFacts, now_us: int) -> dict[str, Any]:
     """Return how far a job is, and when it ends at its recent rate, with losses and waits."""
-    progress = progress_of(facts.job, facts.step, facts.total_steps, facts.window, now_us)
+    progress = progress_of(facts.job, facts.step, facts.named_steps, facts.window, now_us)
     source = "program" if progress.by_program else "job file"
     return {
         "total_steps": progress.total_steps or None,
         "total_from": source if progress.total_steps else None,
+        "total_differs": differing_totals(facts.job, facts.named_steps) or None,
         "share": None if progress.share is None else round(progress.share, 6),
         "steps_per_s": round(progress.steps_per_s, 6) or None,
         "eta": iso(progress.eta_us),

@@ -14,6 +14,7 @@ from spotd.domain.preferences import GenerationSaves
 from spotd.domain.states import NodeState
 from spotd.domain.units import S
 from spotd.domain.view import Throughput, View
+from spotd.domain.work_total import named_total, with_total
 from spotd.planner.core.slow_detection import baseline_tokens_per_s
 from spotd.store.checkpoints import CheckpointRow
 from spotd.store.commit_effects import shown
@@ -26,7 +27,8 @@ from tests.sim.memory.tables import Tables
 
 def load_views(tables: Tables, job_ids: Sequence[str], now_us: int) -> dict[str, View]:
     """See Store.load_views."""
-    jobs = [tables.jobs[job_id] for job_id in dict.fromkeys(job_ids) if job_id in tables.jobs]
+    known = [tables.jobs[job_id] for job_id in dict.fromkeys(job_ids) if job_id in tables.jobs]
+    jobs = [with_total(job, _named_total(tables, job.id)) for job in known]
     start_us = since_us((job.spec.monitoring.health for job in jobs), now_us)
     return {
         job.id: View(
@@ -45,6 +47,10 @@ def load_views(tables: Tables, job_ids: Sequence[str], now_us: int) -> dict[str,
         )
         for job in jobs
     }
+
+
+def _named_total(tables: Tables, job_id: str) -> int:
+    return named_total(tables.nodes[node_id] for node_id in tables.nodes_of.get(job_id, ()))
 
 
 def _hand_over(tables: Tables, job: Job) -> HandOver | None:

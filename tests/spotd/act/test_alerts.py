@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,6 +21,7 @@ import structlog
 from spotd.act import alerts
 from spotd.act.alerts import Delivery
 from spotd.alert_sinks import webhook
+from spotd.alert_sinks.base import Alert, AlertSink, AlertSinkError
 from spotd.alert_sinks.log import LogSink
 from spotd.alert_sinks.slack import RETRY_AFTER_CAP_S, SlackSink
 from spotd.base import log as logs
@@ -65,7 +66,7 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
 class Desk:
     """A delivery over a store, with its own time and the duty's lease."""
 
-    def __init__(self, store: SqlStore, **routes: SlackSink | LogSink) -> None:
+    def __init__(self, store: SqlStore, **routes: AlertSink) -> None:
         self.store = store
         self.clock = HandClock()
         self.delivery = Delivery(routes, self.clock)
@@ -469,6 +470,44 @@ def test_the_url_is_nowhere(
     files = list(quick_folder.glob("spotd.db*"))
     assert files
     assert not any(b"canary" in file.read_bytes() for file in files)
+
+
+class TwoAddresses:
+    """A sink of two addresses, of which the second takes nothing while `dead`."""
+
+    min_severity = Severity.DEBUG
+    paced = True
+
+    def __init__(self) -> None:
+        self.dead = True
+        self.took: tuple[list[int], list[int]] = ([], [])
+
+    def send(self, told: Sequence[Alert]) -> None:
+        rows = [row for alert in told for row in alert.rows]
+        for took in self.took[: 1 if self.dead else 2]:
+            took.extend(row for row in rows if row not in took)
+        if self.dead:
+            raise AlertSinkError("URL 2 of 2 did not take it", partly=True)
+
+    def send_text(self, text: str) -> None:
+        raise AssertionError(text)
+
+    def reach(self) -> str:
+        return ""
+
+
+def test_a_dead_address_delays_no_message_to_the_others(store: SqlStore) -> None:
+    sink = TwoAddresses()
+    desk = Desk(store, default=sink)
+    for number in range(1, 12):
+        desk.happen(f"machine {number} is gone")
+        desk.tick(10.0)  # a sink that fails altogether waits for minutes by now
+        assert len(sink.took[0]) == number
+    sink.dead = False
+    for _ in range(10):
+        desk.tick(70.0)
+    assert sorted(sink.took[1]) == sink.took[0], "nothing is lost to the one that was dead"
+    assert store.alerts.due(desk.clock.now_us() + 3600 * S, 100) == []
 
 
 class Folding(Desk):

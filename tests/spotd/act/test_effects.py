@@ -43,6 +43,7 @@ from spotd.planner.core.expiry import LIFE_LIMIT_S
 from spotd.security.secrets import JobKeys, MasterKeyError
 from spotd.store.audit import AuditRow
 from spotd.store.errors import StoreUnavailableError
+from spotd.store.outputs import OUTPUTS_SKIPPED
 from spotd.wire import Command, Mount, Reply
 from spotd.wire.parts import field_names, value_of
 from tests.spotd.act.test_credential_leases import Listening
@@ -361,6 +362,27 @@ def test_secrets_leave_the_box_on_record_or_not_at_all(
     monkeypatch.setattr(stage.world.link, "send", send)
     with pytest.raises(StoreUnavailableError):
         called.make(K.START, **START)
+
+
+@pytest.mark.parametrize("desired", [Desired.CANCEL, Desired.PAUSE])
+@pytest.mark.parametrize("skips", [True, False])
+def test_a_cancel_without_outputs_leaves_them_no_time(
+    called: Called, monkeypatch: pytest.MonkeyPatch, desired: Desired, *, skips: bool
+) -> None:
+    sent: list[Command] = []
+
+    def send(_node: Node, _keys: object, command: Command, _left_s: float) -> Reply:
+        sent.append(command)
+        return Reply(ok=True)
+
+    stage = called.stage
+    monkeypatch.setattr(stage.world.link, "send", send)
+    if skips:
+        stage.store.events.add("j1", Event(OUTPUTS_SKIPPED, "as asked"), stage.clock.now_us())
+    stage.store.jobs.set_desired("j1", desired, stage.clock.now_us())
+    called.make(K.DRAIN)
+    wanted = not skips or desired is Desired.PAUSE
+    assert sent[0].data["outputs_s"] == (3600.0 if wanted else 0.0)
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,7 @@ _OF_JOBS: Sequence[tuple[str, Severity, str, Mapping[str, object]]] = [
     ("pass_failed", _ERROR, "a decision about gpt failed: KeyError", {}),
     ("not_renewed", _ERROR, "the expiry of node g1 cannot be renewed: access denied", {}),
     ("not_lent", _ERROR, "the credentials of node g1 for its store cannot be renewed", {}),
+    ("total_differs", _WARNING, "the job file says 3,000 steps, its program says 4,000", {}),
     ("drill_overdue", _WARNING, "no drill has passed for 34 days", {}),
     ("none_available", _WARNING, "no machine that gpt requests is available", {}),
     ("available_again", _INFO, "a machine that gpt requests is available again", {}),

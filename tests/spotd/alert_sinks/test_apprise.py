@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from spotd.alert_sinks import apprise
 from spotd.alert_sinks.apprise import AppriseSink
 from spotd.alert_sinks.base import AlertSinkError
 from spotd.alert_sinks.registry import AnyAlertRoute
@@ -24,6 +26,7 @@ from spotd.base.log import redactor
 from spotd.base.validation import problems_of
 from spotd.config.file import ConfigFile
 from spotd.reaper import config as reaper_config
+from tests.fixtures.waiting import LIMIT_S, until
 from tests.spotd.alert_sinks import samples
 
 # The library's own, at its import.
@@ -41,6 +44,8 @@ class Service:
         self.location = ""
         self.got: list[dict[str, Any]] = []
         self.port = 0
+        self.hold = threading.Event()
+        self.hold.set()
 
     @property
     def url(self) -> str:
@@ -55,6 +60,7 @@ def serving() -> Iterator[Service]:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             service.got.append(json.loads(body))
+            service.hold.wait(LIMIT_S)
             self.send_response(service.status)
             if service.location:
                 self.send_header("Location", service.location)
@@ -135,7 +141,7 @@ def test_who_took_it_does_not_get_it_again(service: Service) -> None:
     with serving() as broken:
         built = sink(service, broken)
         broken.status = 500
-        alerts = samples.samples()[:1]
+        alerts = [replace(samples.samples()[0], rows=(7,))]
         with pytest.raises(AlertSinkError, match="URL 2 of 2") as caught:
             built.send(alerts)
         assert TOKEN not in str(caught.value)
@@ -145,6 +151,54 @@ def test_who_took_it_does_not_get_it_again(service: Service) -> None:
         assert len(broken.got) == 2
         built.send(alerts)
         assert len(service.got) == 2, "the next message is one of its own"
+
+
+def test_a_row_that_is_folded_with_another_one_later_is_not_sent_again(service: Service) -> None:
+    with serving() as broken:
+        built = sink(service, broken)
+        broken.status = 500
+        first, second = (replace(samples.samples()[0], rows=(row,)) for row in (7, 8))
+        for alert in (first, second):
+            with pytest.raises(AlertSinkError) as caught:
+                built.send([alert])
+            assert caught.value.partly
+        assert len(service.got) == 2
+        broken.status = 200
+        built.send([replace(first, rows=(7, 8), repeats=2)])
+        assert len(service.got) == 2
+        assert "2 times" in broken.got[-1]["message"]
+
+
+def test_a_url_in_its_pause_is_left_out_of_new_messages(service: Service) -> None:
+    with serving() as broken:
+        built = sink(service, broken)
+        broken.status = 500
+        for row in range(3):
+            with pytest.raises(AlertSinkError, match="URL 2 of 2"):
+                built.send([replace(samples.samples()[0], rows=(row,))])
+        assert (len(service.got), len(broken.got)) == (3, 1)
+        with pytest.raises(AlertSinkError, match="URL 2 of 2"):
+            built.send([replace(samples.samples()[0], rows=(0,))])
+        assert (len(service.got), len(broken.got)) == (3, 2), "what it missed is for it alone"
+
+
+def test_a_url_that_hangs_holds_up_no_other_and_is_not_asked_twice(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apprise, "LIMIT_S", 0.2)
+    with serving() as slow:
+        slow.hold.clear()
+        built = sink(slow, service)
+        alert = replace(samples.samples()[0], rows=(7,))
+        with pytest.raises(AlertSinkError, match="URL 1 of 2"):
+            built.send([alert])
+        assert len(service.got) == 1
+        with pytest.raises(AlertSinkError, match="URL 1 of 2"):
+            built.send([alert])
+        slow.hold.set()
+        until(lambda: 7 in built._addresses[0].taken)
+        built.send([alert])
+        assert (len(service.got), len(slow.got)) == (1, 1)
 
 
 def test_one_that_does_not_answer_has_not_taken_it() -> None:

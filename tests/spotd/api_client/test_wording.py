@@ -80,7 +80,7 @@ def test_completion_of_a_job_with_known_work(
     [
         (
             JOB_FILE,
-            "not known: the job file does not say how much work there is",
+            "not known: neither the job file nor the program says how much work there is",
             "spotd.work: 100000 steps",
         ),
         (

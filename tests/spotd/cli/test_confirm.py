@@ -9,7 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from spotd.domain.job import Desired
-from tests.spotd.api.rig import Rig
+from spotd.domain.node import EffectKind
+from spotd.store.outputs import OUTPUTS_SKIPPED
+from tests.spotd.api.rig import SPOT, Rig
 from tests.spotd.cli.conftest import Spotctl
 
 JOBS = ("one", "two", "three")
@@ -74,6 +76,26 @@ def test_the_number_must_be_typed(
     os.write(terminal, b"3\n")
     assert spotctl(rig, "cancel", "--all") == 0
     assert desired_states(rig) == [CANCEL] * 3
+
+
+def test_a_cancel_may_leave_its_files(rig: Rig, spotctl: Spotctl) -> None:
+    assert spotctl(rig, "cancel", "one", "--no-outputs") == 0
+    assert spotctl(rig, "cancel", "two") == 0
+    ids = [job.id for name in ("one", "two") if (job := rig.store.jobs.find(name))]
+    skipped = [rig.store.events.of_kinds(job_id, [OUTPUTS_SKIPPED]) for job_id in ids]
+    assert [len(rows) for rows in skipped] == [1, 0]
+    assert spotctl(rig, "cancel", "two", "three", "--no-outputs") == 2, "several are confirmed"
+
+
+def test_a_machine_that_stops_already_may_store_its_files(
+    rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = rig.store.jobs.find("one")
+    assert job is not None
+    node = rig.launch(job.id, SPOT, 60)
+    rig.store.nodes.record_acknowledged(node.id, EffectKind.DRAIN, rig.ago(10))
+    assert spotctl(rig, "cancel", "one", "--no-outputs") == 0
+    assert "it may store its files" in capsys.readouterr().err
 
 
 def test_one_job_needs_no_confirmation(rig: Rig, spotctl: Spotctl) -> None:

@@ -26,7 +26,7 @@ def lists() -> list[str]:
 @pytest.mark.parametrize("group", ["", *lists()])
 def test_list_and_ls_are_one(rig: Rig, spotctl: Spotctl, capsys: Captured, group: str) -> None:
     story(rig)
-    job = ["gpt"] if group == "ckpt" else []
+    job = ["gpt"] if group in ("ckpt", "outputs") else []
     printed = []
     for name in SAME:
         assert spotctl(rig, *group.split(), name, *job, "-o", "json") == 0

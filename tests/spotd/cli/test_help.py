@@ -17,6 +17,7 @@ import pytest
 from providers.local.scenario import DEFAULT
 from providers.local.scenario_file import load as load_scenario
 from spotd.cli.commands import DAILY, ENTRIES, MOVED, SECTIONS
+from spotd.domain.states import LeaveReason
 from spotd.security.master_key import NEXT_KEY_NAME
 from spotd.store.logins import UserToken
 from spotd.store.users import DisabledUser
@@ -46,12 +47,13 @@ LINES += [
     "cost reconcile",
     "cost budget",
 ]
-LINES += ["budget approve"]
+LINES += ["budget approve", "outputs ls", "outputs rm"]
 LINES += ["advisor job", "advisor commitments", "advisor trace"]
 LINES += ["user ls", "user disable", "user enable"]
 LINES += ["metrics show", "metrics rules", "metrics board"]
 # Groups, and one that writes a report.json.
 WITHOUT_OUTPUT = {
+    "outputs",
     "alerts",
     "ckpt",
     "cloud",
@@ -241,7 +243,11 @@ def test_examples_run(
     if arguments[0] == "outputs":
         (folder / "left").mkdir()
         (folder / "left" / "loss.csv").write_text("1,2\n")
-        upload_folder(rig, rig.store.nodes.of_job(job_id)[-1], folder / "left")
+        node = rig.store.nodes.of_job(job_id)[-1]
+        upload_folder(rig, node, folder / "left")
+        if arguments[1] == "rm":
+            rig.leave(node, 1, LeaveReason.DONE, "done")
+            arguments += [] if "--yes" in arguments else ["--yes"]
     if arguments[0] == "ckpt":
         save_checkpoints(rig, job_id, arguments, folder=folder)
     if arguments[0] == "user":

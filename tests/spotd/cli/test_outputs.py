@@ -10,6 +10,7 @@ import pytest
 
 from providers.stores import open_store
 from spotd.domain.node import Node
+from spotd.domain.states import LeaveReason
 from tests.spotd.api.rig import SPOT, Rig
 from tests.spotd.cli.conftest import Spotctl
 from tests.spotd.cli.test_pull_files import tree
@@ -112,6 +113,27 @@ def test_files_come_back_under_their_own_names(left: Left, tmp_path: Path) -> No
     assert "2 files (final, loss_csv), 10 B" in err
     assert tree(target) == {"final/model_bin": b"weights", "loss_csv": b"1,2"}
     assert not (target / ".spotd-pull").exists()
+
+
+def test_outputs_are_removed_once_no_machine_stores_any(left: Left, tmp_path: Path) -> None:
+    node = left.submit()
+    left.upload(node, tmp_path / "w", 100, loss_csv="1,2")
+    remove = ["outputs", "rm", "gpt"]
+    assert left.spotctl(left.rig, *remove, "--yes") == 1
+    assert "has a machine" in left.capsys.readouterr().err
+    left.rig.leave(node, 50, LeaveReason.DONE, "done")
+    assert left.spotctl(left.rig, *remove) == 2
+    assert "1 files, 3 B, of gpt was not confirmed" in left.capsys.readouterr().err
+    assert len(list(left.store.list(f"jobs/{left.id}/outputs/"))) > 0
+    assert left.spotctl(left.rig, *remove, "--yes") == 0
+    assert list(left.store.list(f"jobs/{left.id}/outputs/")) == []
+    listed = left.data()
+    assert listed["items"] == []
+    assert listed["problems"][0].startswith("its files were removed 20")
+    (row,) = left.rig.store.outputs.rows(left.id)
+    assert row.removed_at_us > row.stored_at_us, "until then it cost"
+    left.rig.store.events.prune(left.rig.clock.now_us() + 10**15)
+    assert left.rig.store.outputs.rows(left.id) == [row], "that stays on record"
 
 
 def test_of_several_uploads_the_newest_version_of_a_file_counts(left: Left, tmp_path: Path) -> None:

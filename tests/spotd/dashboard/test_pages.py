@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import html
 import re
 from dataclasses import replace
 
 import pytest
 
+from spotd.api.routes import log_search
 from spotd.api_client.client import Client, Target
 from spotd.api_client.wording import result_text
 from spotd.api_routes import routes
@@ -469,7 +471,27 @@ def test_the_output_can_be_searched(rig: Rig, url: str) -> None:
     assert "installing" not in page.text
     assert "step 1 loss 3.2" not in page.text
     assert "--grep" in page.text
-    assert "no line has it" in read(url, f"job/{job_id}?search=Traceback").text
+    none = read(url, f"job/{job_id}?search=Traceback").text
+    assert "No line in it has that." in none
+    assert "nothing older is left" in none
+
+
+def test_a_search_of_the_output_goes_on_to_its_beginning(
+    rig: Rig, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line in the first bytes of a long stream, which no page reads in one request."""
+    monkeypatch.setattr(log_search, "SEARCH_BYTES", 128 << 10)
+    job_id = story(rig)
+    node = rig.store.nodes.of_job(job_id)[-1]
+    rig.log(node, "long", 0, b"the needle\n" + b"hay\n" * 60_000)
+    address, pages = f"job/{job_id}?search=NEEDLE", 0
+    while "the needle" not in (text := read(url, address).text):
+        assert "No line in it has that." in text
+        assert "of older output are not searched yet" in text
+        (link,) = re.findall(r'href="([^"]*before=[^"]*)"', ask(url, address).text)
+        address, pages = html.unescape(link).partition("/job/")[2], pages + 1
+        address = f"job/{address.partition('#')[0]}"
+    assert pages == 1
 
 
 def test_the_month_is_added_up_beside_its_budget() -> None:
@@ -480,3 +502,27 @@ def test_the_month_is_added_up_beside_its_budget() -> None:
     assert "budget &lt;lab&gt;" in drawn
     assert ">$40.00<" in drawn
     assert spending._so_far(days[:1], budgets) is None
+
+
+def _days(*on_demand: float | None) -> list[Json]:
+    return [
+        {"day": f"2026-11-{number:02}", "total_usd": 2.0, "on_demand_so_far_usd": value,
+         "on_demand_unknown_jobs": int(value is None)}
+        for number, value in enumerate(on_demand, 1)
+    ]  # fmt: skip
+
+
+def test_the_month_has_the_same_work_on_demand_as_far_as_it_is_known() -> None:
+    drawn = str(spending._so_far(_days(5.0, 10.0, 15.0), None))
+    assert drawn.count("<polyline") == 2
+    assert "same work on demand" in drawn
+    assert "The same work on demand: $15.00 so far." in drawn
+    drawn = str(spending._so_far(_days(5.0, 10.0, None, None), None))
+    assert drawn.count("<polyline") == 2
+    assert (
+        "The same work on demand is not known on 2 days, because the useful work of 1 job is not "
+        "known." in drawn
+    )
+    drawn = str(spending._so_far(_days(None, None), None))
+    assert drawn.count("<polyline") == 1
+    assert "is not known on 2 days" in drawn

@@ -16,7 +16,7 @@ from spotd.domain.lost_work import (
     trained_attempts,
 )
 from spotd.domain.units import S
-from spotd.wire.printed_steps import StepSeries
+from spotd.wire.printed_steps import StepSeries, unknown_series
 from tests.spotd.planner.build import node
 
 OLD = TrainedAttempt(
@@ -126,6 +126,16 @@ def test_a_script_that_keeps_its_work_elsewhere_loses_the_steps_that_it_prints_a
     assert lost_work(script, 0, printed=at_end) == LostWork(None, 0.0, 0, anew=False)
     before = {"step": StepSeries(1, 2, 2)}
     assert lost_work(script, 0, printed=before) == LostWork(None, 500.0, 500_000, anew=False)
+
+
+def test_of_a_script_that_may_print_its_history_the_loss_is_not_known() -> None:
+    old = replace(OLD, printed={"step": StepSeries(10, 500, 50)})
+    script = replace(SCRIPT, old=old, saved_at_us=0)
+    unknown = unknown_series("step")
+    assert lost_work(script, 0, printed=unknown) == LostWork(None, None, None, anew=False)
+    resolved = {**unknown, "step": StepSeries(510, 600, 10)}
+    assert lost_work(script, 0, printed=resolved) == LostWork(None, 0.0, 0, anew=False)
+    assert lost_work(script, 0, anew=True, printed=unknown).anew, "its agent has told since"
 
 
 def test_a_script_whose_steps_are_not_known_loses_all() -> None:

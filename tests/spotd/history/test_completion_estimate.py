@@ -143,6 +143,17 @@ def test_what_does_not_train_now_has_to_start_first() -> None:
     assert any("does not train now" in text for text in result.notes)
 
 
+def test_a_total_that_the_program_names_counts_where_the_file_has_none() -> None:
+    named = replace(SECOND, training=replace(SECOND.training, total_steps=2000))
+    nothing = {"job": {"spec": spec(preferences=Preferences())}}
+    result = estimate_completion(facts(FIRST, named, **nothing))
+    assert (result.steps, result.left_s) == (2000, 425 * 20.0)
+    of_file = estimate_completion(facts(FIRST, named))
+    assert (of_file.steps, of_file.left_s) == (3000, 1425 * 20.0), "the job file's number counts"
+    in_hours = estimate_completion(facts(FIRST, named, work_s=16 * 3600.0))
+    assert in_hours.left_s == 16 * 3600 - 1575 * 20
+
+
 def test_work_in_hours_is_of_the_first_machine_named() -> None:
     """16 h of it: 8.75 h of steps are done, as fast; or all in half the time where it is twice as
     fast."""

@@ -8,7 +8,7 @@ import pytest
 
 from spotd.domain.job import Desired
 from spotd.domain.preferences import Preferences
-from spotd.domain.states import NodeState, Outcome
+from spotd.domain.states import Outcome
 from spotd.domain.units import S
 from spotd.history.recent_rate import (
     ENDED,
@@ -18,10 +18,9 @@ from spotd.history.recent_rate import (
     PAUSED,
     TOO_FAR,
     StepWindow,
-    named_total,
     progress_of,
 )
-from tests.spotd.planner.build import NOW, job, node, spec
+from tests.spotd.planner.build import NOW, job, spec
 
 HOUR_AGO = NOW - 3600 * S
 FILE = {"spec": spec(preferences=Preferences(work_steps=1000))}
@@ -36,12 +35,13 @@ def test_the_rate_is_of_steps_that_it_still_has_over_all_time_that_passed() -> N
     assert progress.unknown == ""
 
 
-def test_the_program_knows_its_total_better_than_the_file() -> None:
-    progress = progress_of(job(**FILE), 360, 720, StepWindow(0, HOUR_AGO, 2), NOW)
+def test_the_total_of_the_file_counts_and_else_the_programs() -> None:
+    window = StepWindow(0, HOUR_AGO, 2)
+    progress = progress_of(job(**FILE), 360, 720, window, NOW)
+    assert (progress.total_steps, progress.by_program) == (1000, False)
+    progress = progress_of(job(), 360, 720, window, NOW)
     assert (progress.total_steps, progress.by_program) == (720, True)
     assert progress.eta_us == NOW + 3600 * S
-    nodes = [node(NodeState.GONE, total_steps=900), node(NodeState.RUNNING, generation=2)]
-    assert named_total(nodes) == 900, "the new machine has not reported yet"
 
 
 def test_a_job_that_waits_for_another_person_is_told_what_helps() -> None:

@@ -38,7 +38,31 @@ def test_a_job_that_says_nothing_of_its_work_is_not_asked(store: Store) -> None:
     assert view(store).saved == ()
 
 
-def test_what_a_job_wishes_is_kept(store: Store) -> None:
+def test_the_preferences_of_a_job_are_kept(store: Store) -> None:
     preferences = replace(WORK, residency=("CH", "DE"), step_s=0.5)
     store.jobs.submit(submission(spec=spec(preferences=preferences)), NOW)
     assert view(store).job.spec.preferences == preferences
+
+
+def progress(total: int) -> tuple[str, dict[str, object]]:
+    fields = {"from_step": 1, "to_step": 10, "losses": [], "tokens": 1, "busy_s": 1.0}
+    return "progress", {**fields, "total_steps": total}
+
+
+def test_a_total_that_the_program_names_is_the_amount_of_work(store: Store) -> None:
+    placed(store)
+    store.journal.record([said(progress(1000), committed(10))])
+    assert view(store).job.spec.preferences.work_steps == 1000
+    assert [saves.last_step for saves in view(store).saved] == [10]
+    commit(store, view(store), opening("j1", 2))
+    store.journal.record([said(committed(20, 2), node_id="j1-g2-0", generation=2)])
+    assert view(store).job.spec.preferences.work_steps == 1000, "the new attempt has named none yet"
+    assert [saves.last_step for saves in view(store).saved] == [10, 20]
+    store.journal.record([said(progress(800), first=2, node_id="j1-g2-0", generation=2)])
+    assert view(store).job.spec.preferences.work_steps == 800
+
+
+def test_the_amount_in_the_file_counts_before_the_programs(store: Store) -> None:
+    placed(store, preferences=WORK)
+    store.journal.record([said(progress(4000))])
+    assert view(store).job.spec.preferences == WORK

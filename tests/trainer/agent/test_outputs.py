@@ -97,6 +97,15 @@ def test_a_pause_releases_head_first(node: Node) -> None:
     assert kinds.index(wire.RELEASED) < kinds.index(wire.OUTPUTS)
 
 
+def test_a_cancel_without_outputs_stores_none(node: Node) -> None:
+    node.run()
+    node.start(run=f"{ON_TERM}; echo up; {WAIT}", outputs=DEFAULT)
+    node.wait_for_log("up")
+    assert node.send(wire.DRAIN, {"reason": "cancelled", "deadline_s": 60.0, "outputs_s": 0.0}).ok
+    assert node.wait_for(wire.EXITED).data["code"] == wire.EXIT_RELEASED
+    assert outputs(node) == []
+
+
 def test_nothing_left_is_nothing_uploaded(node: Node) -> None:
     node.run()
     node.start(run="true", outputs=DEFAULT)

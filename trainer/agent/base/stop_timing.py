@@ -152,6 +152,11 @@ class Stopping:
     outputs_until: float | None = None
 
     @property
+    def skips_outputs(self) -> bool:
+        """Whether outputs have no time at all: their user does not want them."""
+        return self.outputs_until is not None and self.outputs_until <= self.asked_at
+
+    @property
     def term_at(self) -> float:
         """When to send SIGTERM: a program that reads the connection gets half of the time to end by
         itself."""

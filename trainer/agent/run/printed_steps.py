@@ -18,10 +18,12 @@ from spotd.wire import (
     main_series,
     printed_steps_data,
 )
+from spotd.wire.printed_steps import unknown_series
 from trainer.agent.base.streams import LogReader
+from trainer.agent.run.step_replay import Start, StepPace
 from trainer.directory.resume_check import NOT_RESUMED
 
-READ_EVERY_S = 5.0
+READ_EVERY_S = 1.0
 MAX_READ_BYTES = 256 << 10  # at a time; of more output than that only the end is read
 _MAX_KNOWN = 64  # series that are followed; more are ignored
 _MAX_LINE_CHARS = 4096
@@ -49,7 +51,21 @@ class PrintedStepsParser:
 
     def __init__(self) -> None:
         self._series: dict[str, StepSeries] = {}
+        self._history: dict[str, StepSeries] = {}
+        self._first_after: dict[str, float] = {}
         self._rest = ""
+
+    def mark_history(self) -> None:
+        """Note that all numbers so far may be those of an earlier run."""
+        self._history = dict(self._series)
+
+    def forget_history(self) -> None:
+        """Leave out the numbers up to the mark: they were those of an earlier run."""
+        for key, history in self._history.items():
+            now, first = self._series[key], self._first_after.get(key)
+            del self._series[key]
+            if first is not None and now.count != REPEATED:
+                self._series[key] = StepSeries(first, now.last, now.count - history.count)
 
     def add(self, data: bytes) -> None:
         """Process more output; an incomplete last line is kept for the next call."""
@@ -88,6 +104,8 @@ class PrintedStepsParser:
                 self._series[key] = StepSeries(value, value, 1)
         elif value > known.last:
             self._series[key] = replace(known, last=value, count=known.count + 1)
+            if key in self._history:
+                self._first_after.setdefault(key, value)
         elif value <= known.first and known.count >= _RESTARTED:
             self._series[key] = replace(known, count=REPEATED)
         elif 0 < value < known.first:
@@ -96,6 +114,9 @@ class PrintedStepsParser:
 
 class PrintedStepsWatch:
     """Reports the steps that a program prints, and once that it repeats those printed `before`.
+
+    A program that prints its history has not begun anew; while that cannot be told, its steps are
+    reported as unknown.
 
     `poll` is called in the agent's loop; `report` gets journal entries, at most one of the steps
     every `report_every_s` seconds.
@@ -117,7 +138,9 @@ class PrintedStepsWatch:
         self._offset = 0
         self._read_at_s = self._report_at_s = 0.0
         self._reported: PrintedSteps = {}
-        self._is_anew = False
+        self._main = main_series(before)
+        self._pace = StepPace(before[self._main], READ_EVERY_S) if self._main else None
+        self._start: Start | None = None  # of a program that prints the steps of an earlier run
 
     def poll(self) -> None:
         """Read new output, if a read is due."""
@@ -152,16 +175,30 @@ class PrintedStepsWatch:
 
     def _report_steps(self) -> None:
         printed = self._parser.printed
+        if self._start is None and began_anew(self._before, printed):
+            printed = unknown_series(self._main)
         if printed != self._reported:
             self._reported = printed
             self._report(wire.PRINTED_STEPS, {"series": printed_steps_data(printed)})
 
     def _check(self) -> None:
-        printed = self._parser.printed
-        if self._is_anew or not began_anew(self._before, printed):
+        """Find out how a program began that prints steps as low as an earlier run did."""
+        if self._pace is None or self._start is not None:
             return
-        self._is_anew = True
-        key = main_series(self._before)
+        printed, was_past = self._parser.printed, self._pace.is_past
+        start = self._pace.add(self._monotonic(), printed.get(self._main))
+        if self._pace.is_past and not was_past:
+            self._parser.mark_history()
+        if start is None or not began_anew(self._before, printed):
+            return
+        self._start = start
+        if start is Start.REPLAY:
+            self._parser.forget_history()
+        else:
+            self._warn(printed)
+
+    def _warn(self, printed: PrintedSteps) -> None:
+        key = self._main
         word, first, last = key.partition("/")[0], printed[key].first, self._before[key].last
         text = (
             f"the program has started from the beginning: it prints {word} {first:g}, and an "

@@ -346,7 +346,9 @@ class Training:
 
         A program that failed is restarted, so its outputs get only FAILED_S.
         """
-        if self._outputs.is_done or self._start.files.outputs is None:
+        stopping = self._desired.stopping
+        is_unwanted = stopping is not None and stopping.skips_outputs
+        if self._outputs.is_done or self._start.files.outputs is None or is_unwanted:
             then(True)
             return
         self.phase = Phase.COLLECTING

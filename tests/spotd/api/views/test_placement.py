@@ -127,3 +127,25 @@ def test_a_job_that_may_stand_nowhere_is_refused(sold: Rig, client: PathClient) 
 
 def test_nothing_is_left_out_of_nothing() -> None:
     assert excluded_by_residency([]) == []
+
+
+def test_a_total_that_only_the_program_names_makes_the_deadline_count(
+    sold: Rig, client: PathClient
+) -> None:
+    job_id = sold.submit(text=JOB_FILE + "  deadline: 60h\n", ago_s=3600)
+    node = sold.launch(job_id, OFFERS[0], ago_s=3500)
+    assert client.get("/v1/jobs/gpt/why")["placement"]["deadline"] is None
+    for step, ago_s in ((100, 3000), (200, 2000)):
+        sold.say(node, ago_s, "progress", from_step=step - 99, to_step=step, losses=[], tokens=1,
+                 busy_s=1.0, total_steps=1000)  # fmt: skip
+        sold.say(node, ago_s, "checkpoint", manifest=f"m{step}", step=step, bytes=1, trigger="time",
+                 released=False, final=False)  # fmt: skip
+    shown = client.get("/v1/jobs/gpt")
+    assert shown["progress"]["total_steps"] == 1000
+    placement = client.get("/v1/jobs/gpt/why")["placement"]
+    assert (placement["steers"], placement["assumed_h"]) == (True, None)
+    # 100 steps took 1,000 s, and 800 are left of the 1,000 that the program has named; those since
+    # the last checkpoint count as done for one interval at most.
+    assert placement["left_h"] == pytest.approx(8000 / 3600, abs=0.2)
+    assert placement["deadline"]["spare_s"] > 0
+    assert sold.store.jobs.rows()[0].spec.preferences.work_steps == 0, "the job stays as submitted"

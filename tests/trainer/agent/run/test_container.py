@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
 import platform
 import shutil
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +30,11 @@ from trainer.agent.process.processes import descendants, send_signal
 
 pytestmark = pytest.mark.root
 
+TORCH = (
+    "torch", "torchgen", "functorch", "filelock", "fsspec", "jinja2", "markupsafe", "mpmath",
+    "networkx", "sympy", "typing_extensions",
+)  # fmt: skip
+LIBRARIES = ("libpthread.so.0", "libgcc_s.so.1", "libstdc++.so.6", "librt.so.1", "libdl.so.2")
 # Counts on from what the last one saved; saves when it is told to stop.
 COUNTER = """
 import json, os, pathlib, signal, sys, time
@@ -226,6 +234,71 @@ def test_a_program_of_our_engine_has_its_saver_in_its_container(
     assert head.current is not None
     assert head.current.step == 3
     wait_until("no container is left", lambda: podman.containers() == [], LIMIT_S)
+
+
+IMPORTS = """
+import spotd_hook, sys
+print(spotd_hook.report_results.__name__, spotd_hook.__file__)
+try:
+    print(spotd_hook.Run.__name__)
+except ImportError as error:
+    print("no Run:", error)
+"""
+
+
+def _link(source: str, target: str) -> None:
+    """A copy that takes no room, where that is possible."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+def _bring(folder: Path, *modules: str) -> None:
+    """Put modules of this environment into a folder that the container sees."""
+    folder.mkdir()
+    for name in modules:
+        spec = importlib.util.find_spec(name)
+        assert spec is not None, name
+        assert spec.origin is not None, name
+        origin = Path(spec.origin)
+        if origin.name == "__init__.py":
+            ignored = shutil.ignore_patterns("__pycache__", "include")
+            shutil.copytree(origin.parent, folder / name, copy_function=_link, ignore=ignored)
+        else:
+            shutil.copy(origin, folder)
+
+
+@pytest.mark.parametrize("torch", [False, True], ids=["without torch", "with torch"])
+def test_the_hook_is_installed_into_the_environment_of_a_container(
+    node: Node, podman: Podman, *, torch: bool
+) -> None:
+    """By the wheel that SPOTD_HOOK names, with nothing from a registry."""
+    pip, code, venv = (node.home / name for name in ("pip", "code", "venv"))
+    _bring(pip, "pip")
+    _bring(code, *(TORCH if torch else ()))
+    libraries = Path("/lib") / f"{platform.machine()}-linux-gnu"
+    for name in LIBRARIES if torch else ():  # which the small image has not
+        shutil.copy(libraries / name, code)
+    program = node.home / "train.py"
+    program.write_text(IMPORTS)
+    installed = f"{venv}/lib/python3.{sys.version_info.minor}/site-packages"
+    node.run()
+    node.start(
+        image=IMAGE,
+        setup=f"python3 -m venv --without-pip {venv} && echo {code} > {installed}/code.pth && "
+        f"PYTHONPATH={pip} python3 -m pip --python {venv}/bin/python install -q --no-index "
+        '"$SPOTD_HOOK"',
+        # In isolated mode only what is installed counts, and nothing of the agent's Python path.
+        run=f"exec {venv}/bin/python -I {program}",
+        envs={"LD_LIBRARY_PATH": str(code)},
+    )
+    exited = node.wait_for(wire.EXITED, LIMIT_S)
+    assert exited.data["code"] == 0, node.log("setup") + node.log()
+    wait_until("no container is left", lambda: podman.containers() == [], LIMIT_S)
+    of_torch = "Run" if torch else "no Run: No module named 'torch'"
+    printed = node.log().splitlines()[-2:]  # torch warns that there is no numpy
+    assert printed == [f"report_results {installed}/spotd_hook/__init__.py", of_torch]
 
 
 def test_buckets_copied_and_mounted_are_seen_in_the_container(

@@ -166,6 +166,65 @@ def test_one_that_resumes_is_not(tmp_path: Path) -> None:
     assert {kind for kind, _ in found} == {wire.PRINTED_STEPS}
 
 
+BEFORE = {"step": StepSeries(1, 240, 240), "epoch": StepSeries(1, 12, 12)}
+
+
+def trained(watched: Watched, first: int, last: int, each_s: float) -> list[tuple[str, Any]]:
+    """What is reported while a program trains these steps, one after the other."""
+    return [
+        entry for number in range(first, last + 1)
+        for entry in watched.after(each_s, steps(number, number))
+    ]  # fmt: skip
+
+
+def reported(entries: list[tuple[str, Any]]) -> list[dict[str, Any]]:
+    return [data["series"] for kind, data in entries if kind == wire.PRINTED_STEPS]
+
+
+def test_a_program_that_prints_its_history_has_not_begun_anew(tmp_path: Path) -> None:
+    watched = Watched(tmp_path, BEFORE)
+    watched.after(0, "loading\n")
+    found = watched.after(40, steps(1, 240))
+    found += trained(watched, 241, 260, 5.0)
+    assert [kind for kind, _ in found if kind == wire.WARNING] == []
+    assert reported(found)[0] == {"step?": [0.0, 0.0, 0]}, "not known at first"
+    assert reported(found)[-1]["step"][0] == 241.0
+    watched.watch.end()
+    assert watched.entries == [] or reported(watched.entries)[-1]["step"] == [241.0, 260.0, 20]
+
+
+def test_a_history_that_is_printed_between_two_looks(tmp_path: Path) -> None:
+    watched = Watched(tmp_path, BEFORE)
+    found = watched.after(READ_EVERY_S, steps(1, 100)) + watched.after(
+        READ_EVERY_S, steps(101, 240)
+    )
+    found += trained(watched, 241, 260, 5.0)
+    assert [kind for kind, _ in found if kind == wire.WARNING] == []
+    assert reported(found)[-1]["step"][0] == 241.0
+
+
+@pytest.mark.parametrize(("each_s", "at_once"), [(0.5, 1), (1.0, 1), (30.0, 1), (0.5, 100)])
+def test_a_restart_at_the_pace_of_training_is_told(
+    tmp_path: Path, each_s: float, at_once: int
+) -> None:
+    """Also that of a program whose output comes in blocks."""
+    watched, found = Watched(tmp_path, BEFORE), []
+    watched.after(0, "")
+    for first in range(1, 1001, at_once):
+        found += watched.after(each_s * at_once, steps(first, first + at_once - 1))
+    assert [data["verdict"] for kind, data in found if kind == wire.WARNING] == ["not_resumed"]
+    assert reported(found)[-1]["step"][0] == 1.0
+
+
+def test_a_history_that_ends_before_the_last_step_is_unknown(tmp_path: Path) -> None:
+    """It may have resumed there, or have begun anew and slowed down."""
+    watched = Watched(tmp_path, BEFORE)
+    watched.after(0, "loading\n")
+    found = watched.after(10, steps(1, 200)) + trained(watched, 201, 300, 5.0)
+    assert [kind for kind, _ in found if kind == wire.WARNING] == []
+    assert all(series == {"step?": [0.0, 0.0, 0]} for series in reported(found)[1:])
+
+
 def test_of_a_flood_the_end_is_read(tmp_path: Path) -> None:
     watched = Watched(tmp_path, {})
     flood = "x" * 99 + "\n"
