@@ -10,8 +10,8 @@ from spotd.domain.datasets import DataSet
 from spotd.domain.images import BakedImage
 from spotd.domain.job import JobSpec
 from spotd.domain.node_history import UNKNOWN, FleetHistory
-from spotd.domain.parts import PART
 from spotd.domain.queue import Limits, QueueEntry, QueueSnapshot
+from spotd.wire.parts import PART
 
 
 @dataclass(frozen=True)

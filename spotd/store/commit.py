@@ -16,7 +16,6 @@ from sqlalchemy import Connection, bindparam, select, update
 
 from providers.base import Offer
 from spotd.domain.node import Node
-from spotd.domain.parts import values_of
 from spotd.domain.plan import JOB_DECISIONS, NODE_DECISIONS, Plan
 from spotd.domain.view import View
 from spotd.store import ledger, limits, market, notices, schema
@@ -33,6 +32,7 @@ from spotd.store.commit_effects import (
 )
 from spotd.store.rows import node_birth, node_decisions, node_moved
 from spotd.store.transaction import Transaction
+from spotd.wire.parts import values_of
 
 _jobs, _nodes = schema.jobs.c, schema.nodes.c
 _DECIDED = tuple(sorted(JOB_DECISIONS))

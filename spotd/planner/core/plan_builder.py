@@ -8,12 +8,12 @@ from spotd.domain.events import Event, Severity
 from spotd.domain.job import Attempt, Job
 from spotd.domain.market import Market
 from spotd.domain.node import Node
-from spotd.domain.parts import value_of
 from spotd.domain.plan import AddNode, Change, ChangeJob, ChangeNode, MoveNode, OpenAttempt, Plan
 from spotd.domain.states import LeaveReason, NodeState
 from spotd.domain.view import View
 from spotd.planner.core.apply import apply
 from spotd.wire import DRILL_SOURCE
+from spotd.wire.parts import value_of
 
 LEAVING = frozenset({NodeState.TERMINATING, NodeState.GONE})
 _STRUCK = frozenset({LeaveReason.PREEMPTED, LeaveReason.LOST, LeaveReason.FAILED})
