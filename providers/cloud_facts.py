@@ -67,7 +67,7 @@ class AccountOption:
 
 @dataclass(frozen=True)
 class AccountSetup:
-    """What `spotctl init` has to know before it loads the cloud's set-up."""
+    """Facts for `spotctl init`, before it loads the cloud's set-up."""
 
     region_pattern: str
     region_example: str

@@ -25,7 +25,7 @@ def with_options(
         at = names.index(before)
         parameters = [own.parameters[name] for name in names]
         shown = own.replace(parameters=[*parameters[:at], *made, *parameters[at:]])
-        command.__signature__ = shown  # type: ignore[attr-defined] - typer reads it
+        command.__signature__ = shown  # type: ignore[attr-defined]  # typer reads it
         return command
 
     return decorate
