@@ -41,12 +41,12 @@ _COLUMNS = (
 
 _BILLS = {name: cloud.bill for name, cloud in CLOUDS.items() if cloud.bill}
 _FILES = {
-    name: typer.Option(None, facts.option, metavar="FILE", help=facts.help)
+    name: (Path | None, typer.Option(None, facts.option, metavar="FILE", help=facts.help))
     for name, facts in _BILLS.items()
 }
 
 
-@with_options({name: (Path | None, option) for name, option in _FILES.items()}, before="dry_run")
+@with_options(_FILES, before="dry_run")
 def reconcile(
     ctx: typer.Context,
     *,

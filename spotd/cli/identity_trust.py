@@ -25,8 +25,8 @@ _FORMS = {"AUDIENCE": r"[^\s,\"'`$\\]+"} | {
 
 def trust_help() -> str:
     """Return the arguments of --trust, by the cloud that trusts."""
-    return "; ".join(
-        f"for {cloud}: {' '.join(_arguments(other, fields) for other, fields in trusts.items())}"
+    return "For " + "; for ".join(
+        f"{cloud}: {' '.join(_arguments(other, fields) for other, fields in trusts.items())}"
         for cloud, store in STORES.items()
         if (trusts := store.trusts)
     )

@@ -86,7 +86,7 @@ _TRUST = typer.Option(
     "--trust",
     metavar="CLOUD=WORDS",
     help="Let machines of another cloud save here with their own identity; repeatable. "
-    f"F{trust_help()[1:]}.",
+    f"{trust_help()}.",
 )
 _QUEUE = typer.Option(
     "",
@@ -115,21 +115,22 @@ _NETWORK = typer.Option(
 _FORM = typer.Option(
     SetupFormat.COMMANDS, "-o", "--output", metavar="FORM", help="commands, terraform or json."
 )
-
-
 _ACCOUNT_OPTIONS = {
-    option.name: typer.Option(
-        "",
-        f"--{option.name}",
-        metavar=option.metavar,
-        help=f"{option.help} ({name}, with --deployment).",
+    option.name: (
+        str,
+        typer.Option(
+            "",
+            f"--{option.name}",
+            metavar=option.metavar,
+            help=f"{option.help} ({name}, with --deployment).",
+        ),
     )
     for name, cloud in CLOUDS.items()
     for option in cloud.setup.account
 }
 
 
-@with_options({name: (str, option) for name, option in _ACCOUNT_OPTIONS.items()}, before="profile")
+@with_options(_ACCOUNT_OPTIONS, before="profile")
 def init(
     ctx: typer.Context,
     *,
