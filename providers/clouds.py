@@ -1,61 +1,27 @@
-"""The clouds that spotd knows: one row of facts for each."""
+"""The clouds that spotd knows: one line for each, whose facts are in its own folder."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from importlib import import_module
 
-CloudName = Literal["aws", "gcp", "azure"]
+from providers.cloud_facts import Cloud, StoreFacts
 
-
-@dataclass(frozen=True)
-class Cloud:
-    """Facts of one cloud. `adapter` and `issuer` are "module:factory" and imported when used."""
-
-    name: CloudName  # also of the notice watcher that its machines run
-    invoice_name: str  # as its invoices call it (the FOCUS column ProviderName)
-    scheme: str  # of its object store's URLs
-    node_role_key: str  # the configuration key of the identity that its machines have
-    adapter: str  # makes the provider, of (name, deployment, **settings)
-    issuer: str  # issues credentials of its object stores, of (**settings)
-    sdk: str  # the package without which the adapter cannot reach the cloud
-    colour: str  # in plots: from Okabe and Ito's palette for colour-blind readers
-
-
+# Each folder has the facts of its cloud in facts.py. They are loaded by name, because adapters
+# import this table.
+NAMES = (
+    "aws",
+    "gcp",
+    "azure",
+)
 CLOUDS: Mapping[str, Cloud] = {
-    cloud.name: cloud
-    for cloud in (
-        Cloud(
-            name="aws",
-            invoice_name="AWS",
-            scheme="s3",
-            node_role_key="node_role",
-            adapter="providers.aws.cloud:AwsCloud",
-            issuer="providers.aws.credential_leases:AwsCredentialIssuer",
-            sdk="botocore",
-            colour="#e69f00",
-        ),
-        Cloud(
-            name="gcp",
-            invoice_name="Google Cloud",
-            scheme="gs",
-            node_role_key="node_service_account",
-            adapter="providers.gcp.cloud:GcpCloud",
-            issuer="providers.gcp.credential_leases:GcpCredentialIssuer",
-            sdk="google.cloud.compute_v1",
-            colour="#56b4e9",
-        ),
-        Cloud(
-            name="azure",
-            invoice_name="Microsoft",
-            scheme="az",
-            node_role_key="node_identity",
-            adapter="providers.azure.cloud:AzureCloud",
-            issuer="providers.azure.credential_leases:AzureCredentialIssuer",
-            sdk="azure.mgmt.compute",
-            colour="#009e73",
-        ),
-    )
+    name: import_module(f"providers.{name}.facts").FACTS for name in NAMES
 }
-CLOUD_OF_SCHEME: Mapping[str, Cloud] = {cloud.scheme: cloud for cloud in CLOUDS.values()}
+CLOUD_OF_SCHEME: Mapping[str, Cloud] = {
+    cloud.scheme: cloud for cloud in CLOUDS.values() if cloud.scheme
+}
+# kind of leased credentials and scheme of URLs -> the cloud's object store
+STORES: Mapping[str, StoreFacts] = {
+    name: cloud.store for name, cloud in CLOUDS.items() if cloud.store
+}
+STORE_OF_SCHEME: Mapping[str, StoreFacts] = {store.scheme: store for store in STORES.values()}

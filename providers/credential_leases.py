@@ -14,12 +14,12 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import parse_qs, quote_plus
 
-from providers.clouds import CLOUDS
+from providers.clouds import STORES
 
 if TYPE_CHECKING:
     from providers.iam.policy import StorePrefix
 
-KINDS = tuple(CLOUDS)
+KINDS = tuple(STORES)
 _PLAIN = frozenset({"AccessKeyId", "Expiration", "expiry"})  # of the two JSON documents
 _SECRET_CHARS = 16
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from providers.clouds import CLOUDS
+from providers.clouds import CLOUDS, STORES
 from providers.iam.hcl import Raw, block
 from providers.iam.policy import PolicyFacts
 from providers.iam.setup import substitute
@@ -32,8 +32,8 @@ def toml_lines(
         "[stores.checkpoints]",
         f"url = {json.dumps(store_of(facts, settings['kind']))}",
     ]
-    if settings["kind"] == "azure":
-        header.append('options = { account = "ACCOUNT" }  # the storage account that has it')
+    for name, meaning in STORES[settings["kind"]].required_options.items():
+        header.append(f'options = {{ {name} = "{name.upper()}" }}  # {meaning} that has it')
     body = [f"{key} = {json.dumps(substitute(value, names))}" for key, value in settings.items()]
     return [*header, "", "[stores.checkpoints.federate]", *body]
 

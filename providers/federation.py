@@ -1,8 +1,7 @@
 """Workload identity federation: a machine of one cloud gets credentials for a store on another
 cloud by proving its identity, without stored secrets.
 
-Machines of Google Cloud and Azure get a token of their identity. A machine of AWS either asks STS
-for such a token (an account has to enable that once), or signs a request that Google sends to STS.
+Each cloud's folder says how its machines prove what they are; this module exchanges the proof.
 
 Standard library only: it runs on nodes. Sources of paths and fields: Google's and Microsoft's pages
 on machine identity tokens and on workload identity federation, and AWS's STS API reference
@@ -19,21 +18,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta, timezone
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
-from providers.aws_signing import RoleKeys, role_keys, sign_request
 from providers.base import MetadataError
+from providers.cloud_facts import IdentityFacts, load
+from providers.clouds import CLOUDS
 from providers.link_local import request, unexpected_status
 
 TIMEOUT_S = 10.0
-PROVIDERS = {"aws": "spotd-aws", "azure": "spotd-azure"}  # names in Google's workload identity pool
-_GCP = "http://metadata.google.internal"
-_AZURE = "http://169.254.169.254"
 _GOOGLE_TOKENS = "https://sts.googleapis.com/v1/token"
 _GOOGLE_IAM = "https://iamcredentials.googleapis.com"
 _ENTRA = "https://login.microsoftonline.com"
 _ACCESS_TOKEN_S = 3600  # requested lifetime of Google's access tokens
-_AWS_TOKEN_S = 300  # lifetime of an AWS identity token: it is used at once
 _LIMIT_BYTES = 1 << 20
 _REFUSALS = frozenset({400, 401, 403, 404})
 # Session policy that limits a role to reading.
@@ -74,12 +70,31 @@ ENDPOINT_NAMES = tuple(field_.name for field_ in fields(Endpoints))
 
 def identity_token(cloud: str, audience: str, endpoints: Endpoints) -> str:
     """Return a token for `audience` that identifies this machine. Raises ExchangeError."""
+    return str(_prove(cloud, _identity_of(cloud).proof, audience, endpoints))
+
+
+def is_signed(cloud: str) -> bool:
+    """Return whether Google takes a signed request of this cloud's machines instead of a token."""
+    known = CLOUDS.get(cloud)
+    return bool(known and known.identity and known.identity.signed)
+
+
+def pool_provider(cloud: str) -> str:
+    """Return the name of a cloud's machines in Google's workload identity pool."""
+    return f"spotd-{cloud}"
+
+
+def _identity_of(cloud: str) -> IdentityFacts:
+    identity = CLOUDS[cloud].identity
+    if identity is None:
+        raise ExchangeError(f"machines of {cloud} have no identity")
+    return identity
+
+
+def _prove(cloud: str, proof: str, subject: str, endpoints: Endpoints) -> Any:
+    """Make a proof of this machine's identity for `subject`. Raises ExchangeError."""
     try:
-        if cloud == "gcp":
-            return _gcp_identity_token(audience, endpoints.metadata)
-        if cloud == "azure":
-            return _azure_identity_token(audience, endpoints.metadata)
-        return _aws_identity_token(audience, role_keys(endpoints.metadata), endpoints.sts)
+        return load(proof)(subject, endpoints)
     except (MetadataError, ValueError, KeyError, IndexError) as error:
         raise _identity_error(cloud, error) from None
 
@@ -88,55 +103,8 @@ def _identity_error(cloud: str, error: Exception) -> ExchangeError:
     return ExchangeError(f"{cloud} cannot prove this machine's identity: {error}")
 
 
-def _gcp_identity_token(audience: str, base_url: str) -> str:
-    path = "/computeMetadata/v1/instance/service-accounts/default/identity"
-    path += f"?audience={quote(audience, safe='')}&format=full"
-    return _read_metadata(base_url or _GCP, path, {"Metadata-Flavor": "Google"})
-
-
-def _azure_identity_token(audience: str, base_url: str) -> str:
-    path = "/metadata/identity/oauth2/token?api-version=2018-02-01"
-    path += f"&resource={quote(audience, safe='')}"
-    return str(
-        json.loads(_read_metadata(base_url or _AZURE, path, {"Metadata": "true"}))["access_token"]
-    )
-
-
-def _aws_identity_token(audience: str, keys: RoleKeys, sts: str) -> str:
-    """Use the region's own STS: the global one issues no such tokens."""
-    url = f"{(sts or _sts_of(keys)).rstrip('/')}/"
-    parameters = {
-        "Action": "GetWebIdentityToken",
-        "Version": "2011-06-15",
-        "Audience.member.1": audience,
-        "DurationSeconds": _AWS_TOKEN_S,
-        "SigningAlgorithm": "RS256",  # the only one that Entra takes
-    }
-    body = urlencode(parameters).encode()
-    content_type = {"content-type": "application/x-www-form-urlencoded"}
-    headers = sign_request(keys, url, _now(), content_type, body)
-    token = _xml_field(_post("AWS", url, body, headers), "WebIdentityToken")
-    if not token:
-        raise ExchangeError("AWS: the answer has no token")
-    return token
-
-
-def _signed_caller_identity(keys: RoleKeys, provider: str, sts: str) -> str:
-    """Return a signed GetCallerIdentity request, which Google sends to STS.
-
-    The name of `provider` is signed too, so the request is valid for that provider only.
-    """
-    url = f"{sts or _sts_of(keys)}?Action=GetCallerIdentity&Version=2011-06-15"
-    headers = sign_request(keys, url, _now(), {"x-goog-cloud-target-resource": provider})
-    listed = [{"key": name, "value": value} for name, value in headers.items()]
-    return quote(json.dumps({"url": url, "method": "POST", "headers": listed}))
-
-
-def _sts_of(keys: RoleKeys) -> str:
-    return f"https://sts.{keys.region}.amazonaws.com"
-
-
-def _read_metadata(base_url: str, path: str, headers: Mapping[str, str]) -> str:
+def read_metadata(base_url: str, path: str, headers: Mapping[str, str]) -> str:
+    """Return an answer of the machine's metadata service. Raises MetadataError."""
     response = request(base_url, path, timeout_s=TIMEOUT_S, headers=headers)
     if response.status != 200 or not response.text:
         raise unexpected_status(response, path)
@@ -159,8 +127,8 @@ def aws_session(
         "WebIdentityToken": identity_token(cloud, audience, endpoints),
         **({"Policy": _READ_ONLY_POLICY} if reading else {}),
     }
-    body = _post(role, endpoints.sts, urlencode(form).encode(), {})
-    key, secret, token, until = (_xml_field(body, name) for name in _FIELDS)
+    body = post(role, endpoints.sts, urlencode(form).encode(), {})
+    key, secret, token, until = (xml_field(body, name) for name in _FIELDS)
     try:
         expires = _parse_time(until)
     except ValueError:
@@ -184,21 +152,15 @@ def google_token(
 ) -> dict[str, Any]:
     """Return a token of the service account `account` in the format of obstore; see aws_session.
 
-    `pool` is the full name of a workload identity pool. PROVIDERS has the names of its providers.
+    `pool` is the full name of a workload identity pool, with a `pool_provider` for each cloud.
     """
-    provider = f"//iam.googleapis.com/{pool}/providers/{PROVIDERS[cloud]}"
-    kind = "urn:ietf:params:oauth:token-type:"
-    if cloud == "aws":
-        try:
-            subject = _signed_caller_identity(
-                role_keys(endpoints.metadata), provider, endpoints.sts
-            )
-        except (MetadataError, ValueError, KeyError, IndexError) as error:
-            raise _identity_error(cloud, error) from None
-        subject_type = "urn:ietf:params:aws:token-type:aws4_request"
+    provider = f"//iam.googleapis.com/{pool}/providers/{pool_provider(cloud)}"
+    kind, identity = "urn:ietf:params:oauth:token-type:", _identity_of(cloud)
+    if identity.signed:
+        subject = _prove(cloud, identity.signed, provider, endpoints)
+        subject_type = identity.signed_type
     else:
-        subject = identity_token(cloud, audience, endpoints)
-        subject_type = f"{kind}jwt"
+        subject, subject_type = identity_token(cloud, audience, endpoints), f"{kind}jwt"
     form = {
         "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
         "audience": provider,
@@ -207,14 +169,14 @@ def google_token(
         "subject_token": subject,
         "subject_token_type": subject_type,
     }
-    body = _post(provider, endpoints.tokens or _GOOGLE_TOKENS, urlencode(form).encode(), {})
+    body = post(provider, endpoints.tokens or _GOOGLE_TOKENS, urlencode(form).encode(), {})
     headers = {"Authorization": f"Bearer {_json_field(provider, body, 'access_token')}"}
     headers["Content-Type"] = "application/json"
     access = "read_only" if reading else "read_write"
     scope = [f"https://www.googleapis.com/auth/devstorage.{access}"]
     request_body = json.dumps({"scope": scope, "lifetime": f"{_ACCESS_TOKEN_S}s"}).encode()
     path = f"/v1/projects/-/serviceAccounts/{account}:generateAccessToken"
-    body = _post(account, f"{endpoints.iam or _GOOGLE_IAM}{path}", request_body, headers)
+    body = post(account, f"{endpoints.iam or _GOOGLE_IAM}{path}", request_body, headers)
     token, until = (_json_field(account, body, name) for name in ("accessToken", "expireTime"))
     try:
         return {"token": token, "expires_at": _parse_time(until)}
@@ -235,16 +197,16 @@ def azure_token(
         "client_assertion": identity_token(cloud, audience, endpoints),
     }
     url = f"{endpoints.tokens or _ENTRA}/{tenant}/oauth2/v2.0/token"
-    body = _post(application, url, urlencode(form).encode(), {})
+    body = post(application, url, urlencode(form).encode(), {})
     token = _json_field(application, body, "access_token")
     try:
         lasts = timedelta(seconds=int(_json_field(application, body, "expires_in")))
     except ValueError:
         raise ExchangeError(f"{application}: the answer has no time") from None
-    return {"token": token, "expires_at": _now() + lasts}
+    return {"token": token, "expires_at": now() + lasts}
 
 
-def _post(party: str, url: str, data: bytes, headers: Mapping[str, str]) -> str:
+def post(party: str, url: str, data: bytes, headers: Mapping[str, str]) -> str:
     """Send a POST and return the answer. Raises ExchangeError; its text begins with `party`."""
     request = urllib.request.Request(url, data, dict(headers), method="POST")  # noqa: S310 - the caller's
     try:
@@ -262,7 +224,7 @@ def _post(party: str, url: str, data: bytes, headers: Mapping[str, str]) -> str:
 def _reason(body: str) -> str:
     """Return the message of an error answer: AWS sends XML, Google's token service and Entra
     `error_description`, and Google's IAM an `error` object with a message."""
-    message = f"{_xml_field(body, 'Code')} {_xml_field(body, 'Message')}".strip()
+    message = f"{xml_field(body, 'Code')} {xml_field(body, 'Message')}".strip()
     if message:
         return message
     try:
@@ -285,7 +247,7 @@ def _json_field(party: str, body: str, name: str) -> str:
     return str(value)
 
 
-def _xml_field(body: str, name: str) -> str:
+def xml_field(body: str, name: str) -> str:
     """Return the text of an XML element that occurs once; "" without it. These elements contain no
     escaped characters."""
     match = re.search(rf"<{name}>([^<]*)</{name}>", body)
@@ -296,5 +258,6 @@ def _parse_time(text: str) -> datetime:
     return datetime.strptime(text[:19], "%Y-%m-%dT%H:%M:%S").replace(tzinfo=timezone.utc)
 
 
-def _now() -> datetime:
+def now() -> datetime:
+    """Return the time of this machine, which signatures and expiries need."""
     return datetime.now(timezone.utc)

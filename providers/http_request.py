@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import http.client
 import io
+import ipaddress
 import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import SplitResult
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,15 @@ class HttpResponse:
     status: int
     headers: Mapping[str, str]
     body: bytes
+
+
+def is_loopback(address: SplitResult) -> bool:
+    """Return whether the address is on this machine, without asking a name server."""
+    try:
+        host = address.hostname or ""
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def send_request(

@@ -11,8 +11,6 @@ from providers.aws.roles import HOME_REGION, WEB_IDENTITY, role_steps
 from providers.iam.policy import NODE, Document
 from providers.iam.setup import Call, SetupFacts, Step
 
-# Arguments that identify another cloud's machines; AUDIENCE as in [stores.NAME.federate].
-TRUST_ARGUMENTS = {"gcp": ("UNIQUE-ID", "AUDIENCE"), "azure": ("TENANT", "OBJECT-ID", "AUDIENCE")}
 NETWORK_TAG = "spotd-network"
 JUMP_TAG = "spotd-jump"  # of resources that are not for nodes
 CIDR = "10.213.{}/{}"  # of the network; each zone gets a sixteenth
@@ -45,14 +43,15 @@ def node_identity_settings(facts: SetupFacts) -> dict[str, str]:
 
 
 def federation_settings(facts: SetupFacts) -> dict[str, Any]:
-    """Return the [stores.NAME.federate] settings for the trusted clouds. Raises ValueError for
-    tokens with two audiences: the section has one."""
+    """Return the [stores.NAME.federate] settings for the trusted clouds. Raises ValueError ("text;
+    fix") for tokens with two audiences: the section has one."""
     audiences = {cloud: arguments[-1] for cloud, arguments in facts.trusts.items()}
     if len(set(audiences.values())) > 1:
         described = " and ".join(
             f"{cloud}'s is {audience_!r}" for cloud, audience_ in audiences.items()
         )
-        raise ValueError(f"a store has one AUDIENCE, and {described}")
+        fix = "the same AUDIENCE for both: for gcp any word does"
+        raise ValueError(f"a store has one AUDIENCE, and {described}; {fix}")
     role = f"arn:aws:iam::$ACCOUNT:role/{facts.policy.name(WEB_IDENTITY)}"
     [audience] = set(audiences.values())
     return {"kind": "aws", "clouds": [*audiences], "role": role, "audience": audience}

@@ -18,9 +18,6 @@ from providers.iam.setup import Call, SetupFacts, Step
 
 GROUPS, NETWORK = "2021-04-01", "2024-05-01"
 IDENTITIES, AUTHORIZATION = "2023-01-31", "2022-04-01"
-# Arguments that identify another cloud's machines. AWS: the issuer that
-# `aws iam enable-outbound-web-identity-federation` returned, and their role.
-TRUST_ARGUMENTS = {"aws": ("ISSUER", "ROLE-ARN"), "gcp": ("UNIQUE-ID",)}
 EXCHANGE_AUDIENCE, GOOGLE_ISSUER = "api://AzureADTokenExchange", "https://accounts.google.com"
 # Identity -> its roles.
 HOLDERS = {CONTROL: (CONTROL, MARKET), REAPER: (REAPER,), NODE: (NODE,)}

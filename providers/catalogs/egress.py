@@ -50,7 +50,7 @@ class Egress:
 
 @cache
 def egress_prices() -> Mapping[str, Egress]:
-    """Return the prices by cloud ("aws", "azure", "gcp"). Raises PriceFileError."""
+    """Return the prices by cloud. Raises PriceFileError."""
     return read_prices(files("providers.catalogs").joinpath("egress.toml").read_text())
 
 

@@ -31,7 +31,7 @@ class PriceFile:
 
 @cache
 def price_file(cloud: str) -> PriceFile:
-    """Return the file of "aws", "gcp" or "azure"."""
+    """Return the prices in the cloud's folder."""
     text = files(f"providers.{cloud}").joinpath("prices.toml").read_text()
     document = tomllib.loads(text)
     on_demand, spot = document["on_demand"], document.get("spot")

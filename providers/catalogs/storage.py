@@ -18,9 +18,9 @@ from providers.catalogs.price_file import (
     read_tables,
     read_tiers,
 )
+from providers.clouds import CLOUD_OF_SCHEME
 
 GB = 1 << 30  # the unit in which all three clouds bill stored data
-_SCHEMES = {"s3": "aws", "gs": "gcp", "az": "azure"}  # of a store's URL
 _PRICES = ("usd_per_1000_writes", "usd_per_1000_reads", "retrieval_usd_per_gb")
 
 
@@ -49,7 +49,7 @@ class StoragePrice:
 
 @cache
 def storage_prices() -> Mapping[str, StoragePrice]:
-    """Return the prices by cloud ("aws", "azure", "gcp"). Raises PriceFileError."""
+    """Return the prices by cloud. Raises PriceFileError."""
     return read_prices(files("providers.catalogs").joinpath("storage.toml").read_text())
 
 
@@ -67,7 +67,8 @@ def storage_price_of(url: str) -> StoragePrice | None:
     """Return the price of the store at a URL like s3://bucket/prefix; None for an unknown kind of
     store. An S3 store with an `endpoint` option may be another vendor's; this cannot be seen from
     its URL."""
-    return storage_prices().get(_SCHEMES.get(url.partition(":")[0], ""))
+    cloud = CLOUD_OF_SCHEME.get(url.partition(":")[0])
+    return storage_prices().get(cloud.name) if cloud else None
 
 
 def read_prices(text: str) -> dict[str, StoragePrice]:

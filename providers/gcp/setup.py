@@ -13,6 +13,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from providers.federation import pool_provider
 from providers.gcp.launch import FIREWALL_TAG
 from providers.gcp.policy import policies
 from providers.gcp.readiness import SERVICES
@@ -22,9 +23,6 @@ from providers.iam.setup import Call, SetupFacts, Step
 NETWORK = "spotd"  # and the subnetwork of each region
 JUMP_TAG = "spotd-jump"  # of the jump host, which the user starts
 ROLES = (CONTROL, REAPER, NODE)
-# Arguments that identify another cloud's machines. AWS: account and role. Azure: tenant, object id
-# of the machines' identity, and ID URI of an application.
-TRUST_ARGUMENTS = {"aws": ("ACCOUNT-ID", "ROLE"), "azure": ("TENANT", "OBJECT-ID", "AUDIENCE")}
 WORKLOAD_IDENTITY_USER = "roles/iam.workloadIdentityUser"
 _EXCHANGE = ("sts.googleapis.com", "iamcredentials.googleapis.com")
 
@@ -66,7 +64,7 @@ def trusted_providers(facts: SetupFacts) -> dict[str, tuple[str, dict[str, Any],
             settings = {"oidc": {"issuerUri": issuer, "allowedAudiences": [arguments[2]]}}
             settings["attributeMapping"] = {"google.subject": "assertion.sub"}
             principal = f"subject/{arguments[1]}"
-        providers[cloud] = (f"spotd-{cloud}", settings, principal)
+        providers[cloud] = (pool_provider(cloud), settings, principal)
     return providers
 
 

@@ -19,7 +19,7 @@ _NAME = re.compile(r"\$([A-Z][A-Z0-9_]*)")
 class SetupFacts:
     """`box` is the only CIDR from which machines accept SSH; `network` is one of NETWORKS; `queue`,
     if not empty, receives the cloud's own warnings. `trusts` maps a trusted cloud to the arguments
-    that identify its machines, as TRUST_ARGUMENTS of the set-up lists them."""
+    that identify its machines, as `trusts` in the facts of the store lists them."""
 
     policy: PolicyFacts
     box: str

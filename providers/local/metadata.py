@@ -9,6 +9,7 @@ from typing import Protocol
 from urllib.parse import parse_qsl, urlsplit
 
 from providers.base import Notice, NoticeKind
+from providers.cloud_facts import alternatives
 from providers.local.aws_documents import AwsDocuments
 from providers.local.azure_documents import AzureDocuments
 from providers.local.blocking_http import BlockingHandler, BlockingServer
@@ -19,6 +20,7 @@ from providers.local.documents import (
     NoticeDocument,
 )
 from providers.local.gcp_documents import GcpDocuments
+from providers.local.scenario import PERSONALITIES
 
 FAULTS = ("down", "error_503", "garbage", "slow", "expire_tokens")
 
@@ -43,7 +45,8 @@ def document_for(
             return GcpDocuments(facts)
         case "azure":
             return AzureDocuments(facts, acknowledged)
-    raise ValueError(f"no metadata dialect called {facts.personality!r}: use aws, gcp or azure")
+    known = alternatives(PERSONALITIES)
+    raise ValueError(f"no metadata dialect called {facts.personality!r}: use {known}")
 
 
 class MetadataServer:

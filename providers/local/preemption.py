@@ -19,11 +19,8 @@ from providers.local.process_tree import TreeError
 from providers.local.scenario import Preemption
 
 _ACKNOWLEDGED_S = 0.5  # from a machine's approval to its end, so that its call is answered first
-_NOTICE_KINDS = {  # that the metadata service of each cloud can express
-    "aws": ("preempt", "rebalance", "maintenance"),
-    "gcp": ("preempt", "maintenance"),
-    "azure": ("preempt", "maintenance"),
-}
+_NOTICE_KINDS = ("preempt", "maintenance")  # that every cloud's metadata service can express
+_MORE_KINDS = {"aws": ("rebalance",)}
 
 
 class Preemptor:
@@ -135,7 +132,8 @@ class Preemptor:
 
     def _preempt(self, machine: Machine, rule: Preemption) -> PlannedPreemption:
         launch = machine.launch
-        if rule.kind != "none" and rule.kind not in _NOTICE_KINDS[launch.personality]:
+        known = (*_NOTICE_KINDS, *_MORE_KINDS.get(launch.personality, ()))
+        if rule.kind != "none" and rule.kind not in known:
             raise Refusal("conflict", f"{launch.personality} has no {rule.kind} warning")
         deadline_us = time.time_ns() // 1000 + int(rule.notice_s * 1e6)
         with self._cloud.lock:

@@ -12,7 +12,7 @@ from decimal import Decimal
 from providers.base import CapacityType
 from providers.clouds import CLOUDS
 
-PERSONALITIES = tuple(CLOUDS)
+PERSONALITIES = tuple(name for name, cloud in CLOUDS.items() if cloud.imitated)
 FAULT_KINDS = (
     "delay",  # the call is served late
     "lost_reply",  # the call takes effect, the connection is dropped

@@ -9,16 +9,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from providers.cloud_facts import alternatives, load
+from providers.clouds import STORE_OF_SCHEME
 from providers.stores.base import ObjectStore, StoreConfigError
 
 __all__ = ["credential_provider", "open_store"]
-
-# scheme -> module:function, imported on use because obstore is an optional dependency.
-_BUCKETS = {
-    "s3": "providers.stores.s3:open_s3",
-    "gs": "providers.stores.gcs:open_gcs",
-    "az": "providers.stores.azure:open_azure",
-}
 
 
 def open_store(url: str, options: Mapping[str, str] | None = None) -> ObjectStore:
@@ -41,11 +36,11 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> ObjectStor
     Raises StoreConfigError for an unknown scheme, a malformed URL, an unknown option or a client
     library that is not installed.
     """
-    options = options or {}
+    options, known = options or {}, STORE_OF_SCHEME.values()
     if not re.match(r"[a-z0-9]+://", url):
         raise StoreConfigError(
-            f"store {url!r} is not a URL: write file:///folder, s3://bucket, gs://bucket or "
-            "az://container"
+            f"store {url!r} is not a URL: write "
+            + alternatives(("file:///folder", *(f"{s.scheme}://{s.container}" for s in known)))
         )
     parts = urlsplit(url)
     if parts.query or parts.fragment:
@@ -61,19 +56,18 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> ObjectStor
         from providers.stores.local import LocalStore  # noqa: PLC0415 - load only the store used
 
         return LocalStore(Path(unquote(parts.path)))
-    if parts.scheme not in _BUCKETS:
+    if parts.scheme not in STORE_OF_SCHEME:
+        supported = alternatives(("file://", *(f"{store.scheme}://" for store in known)), "and")
         raise StoreConfigError(
-            f"store {url!r} has the unknown scheme {parts.scheme!r}: file://, s3://, gs:// and "
-            "az:// are supported"
+            f"store {url!r} has the unknown scheme {parts.scheme!r}: {supported} are supported"
         )
     if not parts.netloc:
         raise StoreConfigError(
             f"store {url!r} names no bucket: write {parts.scheme}://bucket/prefix"
         )
-    module, function = _BUCKETS[parts.scheme].split(":")
-    store: ObjectStore = getattr(import_module(module), function)(
-        parts.netloc, parts.path.strip("/"), options
-    )
+    # Loaded on use because obstore is an optional dependency.
+    open_bucket = load(STORE_OF_SCHEME[parts.scheme].adapter)
+    store: ObjectStore = open_bucket(parts.netloc, parts.path.strip("/"), options)
     return store
 
 
@@ -88,7 +82,7 @@ def credential_provider(
     """
     if not options.get("identity"):
         return None
-    module, _, _ = _BUCKETS[urlsplit(url).scheme].partition(":")
+    module, _, _ = STORE_OF_SCHEME[urlsplit(url).scheme].adapter.partition(":")
     provider: Callable[[], dict[str, Any]] = import_module(module).credential_provider(
         options, read_only=True
     )

@@ -92,7 +92,7 @@ def credential_provider(
     """
     del read_only
     allow_http = parse_client_options("az", options, _OPTIONS).allow_http
-    cloud, endpoints = parse_identity(options, ("aws", "gcp"), _IDENTITY_OPTIONS, allow_http)
+    cloud, endpoints = parse_identity(options, "az", _IDENTITY_OPTIONS, allow_http)
     tenant, application, audience = (options[name] for name in _IDENTITY_OPTIONS)
     return partial(azure_token, cloud, tenant, application, audience, endpoints)
 

@@ -16,6 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from providers.clouds import CLOUDS
 from providers.federation import ENDPOINT_NAMES, Endpoints
 from providers.stores.base import (
     Body,
@@ -105,14 +106,15 @@ def parse_client_options(
 
 
 def parse_identity(
-    options: Mapping[str, str], clouds: Sequence[str], needed: Sequence[str], allow_http: bool
+    options: Mapping[str, str], scheme: str, needed: Sequence[str], allow_http: bool
 ) -> tuple[str, Endpoints]:
     """Parse the identity options: the cloud of this machine and the token endpoints.
 
-    Raises StoreConfigError if the cloud is not in `clouds`, an option in `needed` is missing, or
-    an endpoint is plain HTTP without `allow_http`.
+    Raises StoreConfigError if the cloud is the store's own or has no machine identities, an option
+    in `needed` is missing, or an endpoint is plain HTTP without `allow_http`.
     """
     cloud = options.get("identity", "")
+    clouds = [c.name for c in CLOUDS.values() if c.identity and c.scheme != scheme]
     if cloud not in clouds or not all(options.get(name) for name in needed):
         raise StoreConfigError(
             f"store option identity is one of {', '.join(clouds)}, with {', '.join(needed)}"

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from providers.federation import google_token
+from providers.federation import google_token, is_signed
 from providers.stores.bucket import (
     COMMON,
     BackendTerms,
@@ -71,11 +71,10 @@ def credential_provider(
     """A function that exchanges this machine's identity for a token of the service account,
     limited to reading with `read_only`. Raises StoreConfigError."""
     allow_http = parse_client_options("gs", options, _OPTIONS).allow_http
-    # AWS machines sign the name of the identity pool's provider instead of an audience.
-    required = (
-        _IDENTITY_OPTIONS if options["identity"] == "aws" else (*_IDENTITY_OPTIONS, "audience")
-    )
-    cloud, endpoints = parse_identity(options, ("aws", "azure"), required, allow_http)
+    # Machines that sign a request sign the name of the pool's provider instead of an audience.
+    signed = is_signed(options["identity"])
+    required = _IDENTITY_OPTIONS if signed else (*_IDENTITY_OPTIONS, "audience")
+    cloud, endpoints = parse_identity(options, "gs", required, allow_http)
     account, pool = (options[name] for name in _IDENTITY_OPTIONS)
     audience = options.get("audience", "")
     return partial(google_token, cloud, account, pool, audience, endpoints, reading=read_only)

@@ -69,7 +69,7 @@ def credential_provider(
     """A function that exchanges this machine's identity for credentials of the role, limited to
     reading with `read_only`. Raises StoreConfigError."""
     allow_http = parse_client_options("s3", options, _OPTIONS).allow_http
-    cloud, endpoints = parse_identity(options, ("gcp", "azure"), ("role", "audience"), allow_http)
+    cloud, endpoints = parse_identity(options, "s3", ("role", "audience"), allow_http)
     region = options.get("region") or "us-east-1"
     endpoints = replace(endpoints, sts=endpoints.sts or f"https://sts.{region}.amazonaws.com")
     session = options.get("session") or "spotd"

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from providers.cloud_facts import load
+from providers.clouds import STORE_OF_SCHEME
+
 TIMEOUT_S = 10.0
 DAY_S = 86_400.0
 
@@ -39,11 +42,14 @@ class BucketSettings:
 def bucket_settings(url: str, options: Mapping[str, str]) -> BucketSettings | None:
     """Settings of the bucket at `url`; None for a folder. Raises SettingsError."""
     parts = urlsplit(url)
-    read = {"s3": _s3, "gs": _gcs, "az": _azure}.get(parts.scheme)
-    if read is None:
+    store = STORE_OF_SCHEME.get(parts.scheme)
+    if store is None:
         return None
     try:
-        return read(parts.netloc, parts.path.strip("/"), options)
+        settings: BucketSettings = load(store.settings)(
+            parts.netloc, parts.path.strip("/"), options
+        )
+        return settings
     except ImportError as error:
         raise SettingsError(f"{error.name} is not installed where spotd runs") from None
     except Exception as error:  # noqa: BLE001 - three SDKs, and the result is only advice
@@ -51,7 +57,8 @@ def bucket_settings(url: str, options: Mapping[str, str]) -> BucketSettings | No
         raise SettingsError(f"{type(error).__name__}: {message}"[:300]) from None
 
 
-def _s3(bucket: str, folder: str, options: Mapping[str, str]) -> BucketSettings:
+def read_s3(bucket: str, folder: str, options: Mapping[str, str]) -> BucketSettings:
+    """Read the settings of a bucket of S3."""
     import boto3  # noqa: PLC0415 - an extra
     from botocore.config import Config  # noqa: PLC0415
 
@@ -101,7 +108,8 @@ def _covers(folder: str, prefix: str) -> bool:
     return (f"{folder}/" if folder else "").startswith(prefix)
 
 
-def _gcs(bucket: str, folder: str, options: Mapping[str, str]) -> BucketSettings:
+def read_gcs(bucket: str, folder: str, options: Mapping[str, str]) -> BucketSettings:
+    """Read the settings of a bucket of Google Cloud Storage."""
     from google.auth import default  # noqa: PLC0415 - an extra
     from google.auth.credentials import AnonymousCredentials  # noqa: PLC0415
     from google.auth.transport.requests import AuthorizedSession  # noqa: PLC0415
@@ -139,7 +147,8 @@ def _gcs(bucket: str, folder: str, options: Mapping[str, str]) -> BucketSettings
     )
 
 
-def _azure(_container: str, _folder: str, options: Mapping[str, str]) -> BucketSettings:
+def read_azure(_container: str, _folder: str, options: Mapping[str, str]) -> BucketSettings:
+    """Read the settings of a storage account."""
     from azure.identity import DefaultAzureCredential  # noqa: PLC0415 - an extra
     from azure.storage.blob import BlobServiceClient  # noqa: PLC0415
 

@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from providers.clouds import CLOUDS
+
 # Folders are taken with all *.py below them; files by themselves. The standard library aside,
 # this is all that the agent imports: a test runs it alone on the system's Python. The hook is for
 # the training programs, and needs their torch; the saver runs where its own needs are.
 SOURCES = (
     "providers/base.py",
+    "providers/cloud_facts.py",
     "providers/clouds.py",
     "providers/dollars.py",
     "providers/errors.py",
@@ -21,19 +24,17 @@ SOURCES = (
     "providers/federation.py",
     "providers/credential_leases.py",
     "providers/link_local.py",
-    "providers/aws_signing.py",
     "providers/stores/__init__.py",
-    "providers/stores/azure.py",
     "providers/stores/base.py",
     "providers/stores/dataset_copy.py",
     "providers/stores/bucket.py",
-    "providers/stores/gcs.py",
     "providers/stores/local.py",
-    "providers/stores/s3.py",
     "providers/stores/multi_store.py",
-    "providers/aws/notice.py",
-    "providers/azure/notice.py",
-    "providers/gcp/notice.py",
+    *(
+        f"{module.replace('.', '/')}.py"
+        for cloud in CLOUDS.values()
+        for module in cloud.node_modules
+    ),
     "spotd/wire",
     "trainer/agent",
     "trainer/caches",

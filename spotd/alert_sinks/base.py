@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from spotd.base.section import Section
+from providers.section import Section
 from spotd.domain.events import Event, Severity
 
 

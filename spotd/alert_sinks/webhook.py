@@ -15,7 +15,8 @@ from urllib.parse import urlsplit
 
 import urllib3
 
-from spotd.base.addresses import AddressError, find_address, is_loopback
+from providers.http_request import is_loopback
+from spotd.base.addresses import AddressError, find_address
 
 SLACK_HOSTS = ("hooks.slack.com", "hooks.slack-gov.com")
 CONNECT_S, READ_S = 3.0, 5.0

@@ -7,22 +7,12 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from urllib.parse import SplitResult
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class AddressError(Exception):
     """A host that cannot be looked up, or an address that nothing may be sent to."""
-
-
-def is_loopback(address: SplitResult) -> bool:
-    """Return whether the address is on this machine, without asking a name server."""
-    try:
-        host = address.hostname or ""
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def find_address(host: str, port: int, *, public: bool) -> str:

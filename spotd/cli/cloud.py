@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 
 import typer
 
-from providers.clouds import CLOUDS
 from providers.local.access import token_file
 from providers.local.client import NoResponseError
 from providers.local.control import Control, ControlError, start
+from providers.local.scenario import PERSONALITIES
 from spotd.base.errors import ExitCode, UserError
 from spotd.base.paths import state_dir
 from spotd.base.text import span
@@ -181,7 +181,7 @@ def _start(folder: Path, scenario: Path | None, port: int | None, old_url: str) 
 
 
 def _print_config(url: str, token: str) -> None:
-    for personality in CLOUDS:
+    for personality in PERSONALITIES:
         print(f'[providers.local-{personality}]\nkind = "local"\nurl = "{url}"')
         print(f'personality = "{personality}"')
         print(f"token_file = {json.dumps(token)}\n")

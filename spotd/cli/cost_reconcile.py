@@ -9,11 +9,14 @@ from typing import IO, TYPE_CHECKING, Any
 
 import typer
 
+from providers.cloud_facts import alternatives, load
+from providers.clouds import CLOUDS
 from providers.dollars import format_usd
 from spotd.api_client.client import connect
 from spotd.api_routes import routes
 from spotd.base.errors import ExitCode, UserError
 from spotd.base.text import percent
+from spotd.cli.more_options import with_options
 from spotd.cli.render import (
     Column,
     Output,
@@ -36,21 +39,22 @@ _COLUMNS = (
 )
 
 
+_BILLS = {name: cloud.bill for name, cloud in CLOUDS.items() if cloud.bill}
+_FILES = {
+    name: (Path | None, typer.Option(None, facts.option, metavar="FILE", help=facts.help))
+    for name, facts in _BILLS.items()
+}
+
+
+@with_options(_FILES, before="dry_run")
 def reconcile(
     ctx: typer.Context,
-    aws: Path | None = typer.Option(
-        None, "--aws-cur", metavar="FILE", help="Cost and Usage Report, CSV or CSV.gz."
-    ),
-    gcp: Path | None = typer.Option(
-        None, "--gcp", metavar="FILE", help="Detailed billing export, as CSV or CSV.gz."
-    ),
-    azure: Path | None = typer.Option(
-        None, "--azure", metavar="FILE", help="Cost details export, CSV or CSV.gz."
-    ),
+    *,
     dry_run: bool = typer.Option(
         False, "--dry-run", help="Only compare; mark nothing as reconciled."
     ),
     output: Output = output_option(),
+    **files: Path | None,
 ) -> None:
     """Compare a cloud's bill with the ledger, machine by machine.
 
@@ -63,10 +67,10 @@ def reconcile(
     Example:
       spotctl cost reconcile --aws-cur november.csv.gz --dry-run
     """
-    chosen = {"aws": aws, "gcp": gcp, "azure": azure}
-    named_files = [(cloud, file) for cloud, file in chosen.items() if file is not None]
+    named_files = [(cloud, file) for cloud, file in files.items() if file is not None]
     if len(named_files) != 1:
-        message = "name one bill: --aws-cur FILE, --gcp FILE or --azure FILE"
+        options = alternatives([f"{facts.option} FILE" for facts in _BILLS.values()])
+        message = f"name one bill: {options}"
         raise UserError(message, "spotctl cost reconcile --help", ExitCode.USAGE)
     cloud, file = named_files[0]
     bill = read_bill(cloud, file)
@@ -101,7 +105,7 @@ def read_bill(cloud: str, file: Path) -> Bill:
         raise UserError(message, "export it as CSV, or convert it", ExitCode.USAGE)
     try:
         with _open_text(file) as lines:
-            return bill(cloud, csv.DictReader(lines))
+            return bill(load(_BILLS[cloud].export), csv.DictReader(lines))
     except OSError as error:
         reason = error.strerror or str(error)
         message = f"{file} cannot be read: {reason}"

@@ -10,6 +10,8 @@ from typing import Any
 
 import typer
 
+from providers.cloud_facts import alternatives
+from providers.clouds import CLOUDS
 from spotd.api_client.client import Client, Target, connect
 from spotd.api_routes import routes
 from spotd.base.errors import ExitCode, UserError
@@ -17,11 +19,12 @@ from spotd.cli.doctor_live import run_live_proof
 from spotd.cli.doctor_live_gpu import run_gpu_proof
 from spotd.cli.render import Cell, Column, Output, emit, output_option, print_message, print_table
 
+_LIMITING = alternatives([name for name, cloud in CLOUDS.items() if cloud.setup.limits_launches])
 _POLICY = typer.Option(
-    "", "--policy", metavar="CLOUD", help="Print the roles for aws, gcp or azure instead."
+    "", "--policy", metavar="CLOUD", help=f"Print the roles for {alternatives([*CLOUDS])} instead."
 )
 _TYPES = typer.Option(
-    "", "--types", metavar="TYPES", help="With --policy aws: only these, like p5.*,g6e.*"
+    "", "--types", metavar="TYPES", help=f"With --policy {_LIMITING}: only these, like p5.*,g6e.*"
 )
 _LIVE = typer.Option(
     False, "--live", help="Launch one small machine, log in and end it. Costs money."
@@ -52,7 +55,7 @@ def doctor(
     policy: str = _POLICY,
     types: str = _TYPES,
     spot_only: bool = typer.Option(
-        False, "--spot-only", help="With --policy aws: allow spot only."
+        False, "--spot-only", help=f"With --policy {_LIMITING}: allow spot only."
     ),
     send: bool = typer.Option(False, "--send", help="Send a test message by every alert route."),
     live: bool = _LIVE,

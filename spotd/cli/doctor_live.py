@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from providers.base import OfferRequest, Provider, ProviderError
+from providers.cloud_facts import alternatives
 from providers.clouds import CLOUDS
 from providers.dollars import format_microusd
 from spotd.api_client.client import connect
@@ -30,12 +31,6 @@ if TYPE_CHECKING:
     from spotd.config.config import Config
     from spotd.verify.live_proof import Proof
 
-# The smallest machines that spotd's boot script supports.
-SMALLEST = {
-    "aws": ("t3.small", "c5.large", "c5.xlarge", "m5.large"),
-    "gcp": ("e2-small", "e2-medium", "e2-standard-2", "e2-standard-4"),
-    "azure": ("Standard_B2s", "Standard_D2s_v5", "Standard_F2s_v2"),
-}
 _USD = re.compile(r"\s*\$?([0-9.]+)\s*(usd)?\s*", re.IGNORECASE)
 
 
@@ -90,7 +85,7 @@ def run_live_proof(
 def spending_cap(cloud: str, spend: str) -> float:
     """Check the cloud and return the spending cap in US dollars. Raises UserError."""
     if cloud not in CLOUDS:
-        fix = suggest(cloud, CLOUDS) if cloud else "--cloud aws, gcp or azure"
+        fix = suggest(cloud, CLOUDS) if cloud else f"--cloud {alternatives([*CLOUDS])}"
         raise UserError(
             f"--cloud: {cloud!r} is not a cloud that can be tested live", fix, ExitCode.USAGE
         )
@@ -125,7 +120,7 @@ class Section:
 
 def find_section(cloud: str, config: Path | None) -> Section:
     """Return the first provider of that kind. Raises UserError."""
-    from spotd.config.clouds import JUMP_KEYS
+    from providers.section import JUMP_KEYS
     from spotd.config.load import load_config
 
     loaded = load_config(config)
@@ -151,7 +146,7 @@ def _provider_and_link(section: Section, deployment: str, kind: str) -> tuple[Pr
     from spotd.base.clock import SystemClock
     from spotd.config.provider_registry import build_provider
 
-    types = [kind] if kind else [*SMALLEST[section.cloud]]
+    types = [kind] if kind else [*CLOUDS[section.cloud].smallest]
     hosts = {key: host for key, host in section.config.jump_hosts().items() if key == section.name}
     jump_hosts = JumpHosts(hosts, SystemClock())
     jump_hosts.start()

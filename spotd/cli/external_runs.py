@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
+from providers.section import Section
 from spotd.base.errors import ExitCode, InputError, Problem, UserError
-from spotd.base.section import Section
 from spotd.base.validation import problems_of
 from spotd.domain.units import US_PER_H
 from spotd.money.compare import RunFacts

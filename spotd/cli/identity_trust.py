@@ -7,26 +7,33 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from providers.clouds import CLOUDS
+from providers.clouds import CLOUDS, STORES
 from spotd.base.errors import ExitCode, UserError, suggest
 
 if TYPE_CHECKING:
     from providers.iam.policy import PolicyFacts
     from providers.iam.setup import SetupFacts
 
-_UUID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-_AUDIENCE = re.compile(r"[^\s,\"'`$\\]+")
 # Field -> pattern. No value may contain a character that is special in a script or a document.
-_FORMS = {
-    "ISSUER": re.compile(r"https://[a-z0-9.-]+"),
-    "ROLE-ARN": re.compile(r"arn:aws[a-z-]*:iam::[0-9]{12}:role/[\w+=,.@/-]+"),
-    "UNIQUE-ID": re.compile(r"[0-9]{6,30}"),
-    "ACCOUNT-ID": re.compile(r"[0-9]{12}"),
-    "ROLE": re.compile(r"[\w+=.@-]{1,64}"),
-    "TENANT": re.compile(_UUID),
-    "OBJECT-ID": re.compile(_UUID),
-    "AUDIENCE": _AUDIENCE,
+_FORMS = {"AUDIENCE": r"[^\s,\"'`$\\]+"} | {
+    field: pattern
+    for cloud in CLOUDS.values()
+    if cloud.identity
+    for field, pattern in cloud.identity.arguments.items()
 }
+
+
+def trust_help() -> str:
+    """Return the arguments of --trust, by the cloud that trusts."""
+    return "For " + "; for ".join(
+        f"{cloud}: {' '.join(_arguments(other, fields) for other, fields in trusts.items())}"
+        for cloud, store in STORES.items()
+        if (trusts := store.trusts)
+    )
+
+
+def _arguments(cloud: str, fields: Sequence[str]) -> str:
+    return f"{cloud}={','.join(fields)}"
 
 
 def read_trusts(
@@ -42,11 +49,11 @@ def read_trusts(
         if cloud not in forms:
             raise _usage_error(f"{cloud[:40]!r} is not another cloud", suggest(cloud, forms))
         values, fields = tuple(rest.split(",", len(forms[cloud]) - 1)), forms[cloud]
-        example = f"--trust {cloud}={','.join(fields)}"
+        example = f"--trust {_arguments(cloud, fields)}"
         if len(values) != len(fields):
             raise _usage_error(f"{cloud} needs {' and '.join(fields)}", example)
         for field, value in zip(fields, values, strict=True):
-            if not _FORMS[field].fullmatch(value):
+            if not re.fullmatch(_FORMS[field], value):
                 raise _usage_error(f"{cloud}: {value[:60]!r} is not a valid {field}", example)
         if cloud in trusts:
             raise _usage_error(f"{cloud} is given twice", "once for each cloud")
@@ -75,9 +82,8 @@ def federate_section(cloud: str, facts: SetupFacts) -> dict[str, Any]:
             facts
         )
     except ValueError as error:
-        raise _usage_error(
-            str(error), "the same AUDIENCE for both: for gcp any word does"
-        ) from None
+        text, _, fix = str(error).partition("; ")
+        raise _usage_error(text, fix) from None
     return section
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import typer
 
+from providers.clouds import CLOUDS
 from spotd.api_client.client import Client, connect
 from spotd.api_routes import routes
 from spotd.base.errors import ExitCode, UserError
@@ -116,9 +117,10 @@ def _print_phases(jobs: list[dict[str, Any]]) -> None:
 def _parse_location(text: str) -> dict[str, str]:
     cloud, _, region = text.partition("/")
     if "/" in region or (text and not cloud):
+        region_of, other, *_ = CLOUDS.values()
         raise UserError(
             f"--infra: {text!r} is not a cloud or region for an image",
-            "--infra aws/us-east-1, or --infra gcp",
+            f"--infra {region_of.name}/{region_of.setup.region_example}, or --infra {other.name}",
             ExitCode.USAGE,
         )
     return {"cloud": cloud, "region": region}

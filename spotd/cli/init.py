@@ -9,6 +9,7 @@ import ipaddress
 import json
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from enum import Enum
 from importlib import import_module
@@ -17,11 +18,17 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from providers.clouds import CLOUDS
+from providers.clouds import CLOUDS, STORES
 from spotd.api_client.client import connect
 from spotd.api_routes import routes
 from spotd.base.errors import ExitCode, UserError, suggest
-from spotd.cli.identity_trust import federate_commands, federate_section, read_trusts
+from spotd.cli.identity_trust import (
+    federate_commands,
+    federate_section,
+    read_trusts,
+    trust_help,
+)
+from spotd.cli.more_options import with_options
 from spotd.cli.render import print_message
 from spotd.cli.starter import write_starter
 
@@ -30,39 +37,10 @@ if TYPE_CHECKING:
     from providers.iam.setup import SetupFacts, Step
 
 _DEPLOYMENT_ID = re.compile(r"[0-9a-f]{12}")
-# Cloud -> pattern of its region names, and an example.
-_REGIONS = {
-    "aws": (re.compile(r"[a-z]{2,}(-[a-z]+)+-[0-9]+"), "us-east-1"),
-    "gcp": (re.compile(r"[a-z]+(-[a-z]+)+[0-9]+"), "us-central1"),
-    "azure": (re.compile(r"[a-z]+[0-9]*"), "eastus"),
-}
-# Cloud -> account options that are needed without a daemon: option -> key of the facts.
-_ACCOUNTS = {
-    "aws": {},
-    "gcp": {"--project": "project"},
-    "azure": {"--subscription": "subscription_id", "--group": "resource_group"},
-}
-# Keys of the facts that belong in the provider's section of the configuration.
-_CONFIGURED = {"queue", *(key for keys in _ACCOUNTS.values() for key in keys.values())}
-# Cloud -> how to run the command again with other credentials.
-_RIGHTS = {
-    "aws": "with --profile NAME",
-    "gcp": "with --profile FILE",
-    "azure": "after `az login`, or with AZURE_CLIENT_ID and others",
-}
 _ACCOUNT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,89}")
 _QUEUE_NAME = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
 # Notes on networks whose machines have no public address.
-_S3_NOTE = (
-    "machines of this network reach only S3 of their own region, by a gateway endpoint that "
-    "costs nothing"
-)
-_NAT_NOTE = (
-    "everything else that jobs need (package indexes, image registries, stores in other regions or "
-    "clouds) requires a NAT gateway, which AWS bills by the hour and by the byte and which is not "
-    "created here; or other endpoints, or an image that contains it"
-)
 _NO_ROUTE_NOTE = (
     "machines of this network cannot reach the internet: the checkpoint store, package indexes "
     "and image registries need private endpoints or a NAT, which are not created here"
@@ -91,33 +69,31 @@ _STORE = typer.Option("", "--store", metavar="URL", help="Store of packages and 
 _CHECKPOINTS = typer.Option(
     "", "--checkpoints", metavar="URL", help="Store of checkpoints. Default: --store."
 )
-_PROJECT = typer.Option("", "--project", metavar="ID", help="Project (gcp, with --deployment).")
-_SUBSCRIPTION = typer.Option(
-    "", "--subscription", metavar="ID", help="Subscription (azure, with --deployment)."
-)
-_GROUP = typer.Option(
-    "",
-    "--group",
-    metavar="NAME",
-    help="Resource group of the deployment (azure, with --deployment).",
-)
 _PROFILE = typer.Option(
     "",
     "--profile",
     metavar="NAME",
-    help="With --apply: credentials to use. gcp: a credentials file; azure: from `az login`.",
+    help="With --apply: credentials to use. "
+    + "; ".join(
+        f"{name}: {cloud.setup.profile_help}"
+        for name, cloud in CLOUDS.items()
+        if cloud.setup.profile_help
+    )
+    + ".",
 )
 _TRUST = typer.Option(
     [],
     "--trust",
     metavar="CLOUD=WORDS",
     help="Let machines of another cloud save here with their own identity; repeatable. "
-    "For aws: gcp=UNIQUE-ID,AUDIENCE azure=TENANT,OBJECT-ID,AUDIENCE; for gcp: "
-    "aws=ACCOUNT-ID,ROLE azure=TENANT,OBJECT-ID,AUDIENCE; for azure: aws=ISSUER,ROLE-ARN "
-    "gcp=UNIQUE-ID.",
+    f"{trust_help()}.",
 )
 _QUEUE = typer.Option(
-    "", "--queue", metavar="NAME", help="Also create a queue for interruption warnings (aws)."
+    "",
+    "--queue",
+    metavar="NAME",
+    help="Also create a queue for interruption warnings "
+    f"({', '.join(name for name, cloud in CLOUDS.items() if cloud.setup.queue)}).",
 )
 
 _INTO = typer.Option(Path(), "--into", metavar="FOLDER", help="With job: target folder.")
@@ -139,12 +115,26 @@ _NETWORK = typer.Option(
 _FORM = typer.Option(
     SetupFormat.COMMANDS, "-o", "--output", metavar="FORM", help="commands, terraform or json."
 )
+_ACCOUNT_OPTIONS = {
+    option.name: (
+        str,
+        typer.Option(
+            "",
+            f"--{option.name}",
+            metavar=option.metavar,
+            help=f"{option.help} ({name}, with --deployment).",
+        ),
+    )
+    for name, cloud in CLOUDS.items()
+    for option in cloud.setup.account
+}
 
 
+@with_options(_ACCOUNT_OPTIONS, before="profile")
 def init(
     ctx: typer.Context,
     *,
-    cloud: str = typer.Argument(metavar="CLOUD", help="aws, gcp, azure or job."),
+    cloud: str = typer.Argument(metavar="CLOUD", help=f"{', '.join(CLOUDS)} or job."),
     box: str = _BOX,
     region: list[str] = _REGION,
     network: str = _NETWORK,
@@ -153,14 +143,12 @@ def init(
     deployment: str = _DEPLOYMENT,
     store: str = _STORE,
     checkpoints: str = _CHECKPOINTS,
-    project: str = _PROJECT,
-    subscription: str = _SUBSCRIPTION,
-    group: str = _GROUP,
     profile: str = _PROFILE,
     apply: bool = typer.Option(False, "--apply", help="Create what is missing; asks first."),
     yes: bool = typer.Option(False, "--yes", "-y", help="With --apply: do not ask."),
     into: Path = _INTO,
     output: SetupFormat = _FORM,
+    **account_names: str,
 ) -> None:
     """Print or create what spotd needs in a cloud account: a network that only your box can enter,
     roles with least privilege, and on AWS optionally a queue of interruption warnings. Existing
@@ -179,10 +167,10 @@ def init(
     if cloud == "job":
         return write_starter(into)
     _check_options(cloud=cloud, box=box, network=network, queue=queue, regions=region)
-    options = {"--project": project, "--subscription": subscription, "--group": group}
-    account = _account(cloud, options, without_daemon=bool(deployment))
-    if profile and cloud == "azure":
-        raise _usage_error("--profile: azure has none", f"leave it out, {_RIGHTS[cloud]}")
+    account = _account(cloud, account_names, without_daemon=bool(deployment))
+    own = CLOUDS[cloud].setup
+    if profile and not own.profile:
+        raise _usage_error(f"--profile: {cloud} has none", f"leave it out, {own.retry}")
     policy = _policy_facts(
         ctx,
         cloud=cloud,
@@ -192,10 +180,11 @@ def init(
         checkpoints=checkpoints,
         account=account,
     )
-    setup_module = import_module(f"providers.{cloud}.setup")
     facts = _setup_facts(policy=policy, box=box, regions=region, network=network, queue=queue)
-    facts = replace(facts, trusts=read_trusts(trust, setup_module.TRUST_ARGUMENTS))
-    steps: list[Step] = setup_module.steps(facts)
+    facts = replace(
+        facts, trusts=read_trusts(trust, STORES[cloud].trusts if cloud in STORES else {})
+    )
+    steps: list[Step] = import_module(f"providers.{cloud}.setup").steps(facts)
     for line in _network_notes(cloud, network) if output is not SetupFormat.JSON else ():
         print_message(f"note: {line}")
     if apply:
@@ -247,13 +236,13 @@ def _check_options(cloud: str, box: str, network: str, queue: str, regions: list
         raise _usage_error(
             f"--box: {box} allows every address", "the address of your box, like 203.0.113.7/32"
         )
-    pattern, example = _REGIONS[cloud]
+    own = CLOUDS[cloud].setup
     for region in regions:
-        if not pattern.fullmatch(region):
+        if not re.fullmatch(own.region_pattern, region):
             raise _usage_error(
-                f"--region: {region[:40]!r} is not a region", f"write it like {example}"
+                f"--region: {region[:40]!r} is not a region", f"write it like {own.region_example}"
             )
-    if queue and cloud != "aws":
+    if queue and not own.queue:
         raise _usage_error(f"--queue: {cloud} has no queue of warnings", "leave it out")
     if queue and not _QUEUE_NAME.fullmatch(queue):
         raise _usage_error(
@@ -273,22 +262,23 @@ def _setup_facts(
     return SetupFacts(replace(policy, account=account), box, network, name)
 
 
-def _account(cloud: str, options: dict[str, str], *, without_daemon: bool) -> dict[str, str]:
+def _account(cloud: str, names: Mapping[str, str], *, without_daemon: bool) -> dict[str, str]:
     """Return the account names that the daemon would know, from the options. Raises UserError."""
-    required = _ACCOUNTS[cloud]
-    for option, value in options.items():
-        if value and option not in required:
+    required = {option.name: option.key for option in CLOUDS[cloud].setup.account}
+    for name, value in names.items():
+        option = f"--{name}"
+        if value and name not in required:
             raise _usage_error(f"{option}: {cloud} has none", "leave it out")
         if value and not without_daemon:
             raise _usage_error(
                 f"{option}: the daemon provides it", "leave it out, or give --deployment"
             )
-        if without_daemon and option in required and not _ACCOUNT.fullmatch(value):
+        if without_daemon and name in required and not _ACCOUNT.fullmatch(value):
             problem = (
                 f"{option}: {value[:40]!r} is not a valid name" if value else f"{option} is missing"
             )
             raise _usage_error(problem, f"{option} as in [providers.{cloud}]")
-    return {key: options[option] for option, key in required.items()} if without_daemon else {}
+    return {key: names[name] for name, key in required.items()} if without_daemon else {}
 
 
 def _policy_facts(
@@ -312,7 +302,7 @@ def _policy_facts(
             "12 hexadecimal digits; spotctl doctor --policy shows it in the names of the roles",
         )
     if not regions:
-        example = _REGIONS[cloud][1]
+        example = CLOUDS[cloud].setup.region_example
         raise _usage_error("--region is missing", f"--region {example}, one or more times")
     if not store:
         raise _usage_error("--store is missing", "--store s3://BUCKET/PREFIX, as deployment.store")
@@ -349,7 +339,8 @@ def _apply(cloud: str, facts: SetupFacts, steps: list[Step], profile: str, *, ye
             if not existed:
                 print_message(f"created: {step_text}")
     except AuthError as error:
-        raise UserError(str(error), f"run it again {_RIGHTS[cloud]}", ExitCode.AUTH) from None
+        fix = f"run it again {CLOUDS[cloud].setup.retry}"
+        raise UserError(str(error), fix, ExitCode.AUTH) from None
     except (ProviderError, MissingError) as error:
         message = f"{cloud} did not accept every step: {error}"
         raise UserError(
@@ -383,7 +374,8 @@ def _confirm(missing_steps: list[str], *, yes: bool) -> None:
 
 def _provider_section(cloud: str, facts: SetupFacts) -> list[str]:
     """Return the lines of the provider's section in config.toml."""
-    account = {key: facts.policy.account[key] for key in facts.policy.account if key in _CONFIGURED}
+    configured = {"queue", *(option.key for option in CLOUDS[cloud].setup.account)}
+    account = {key: value for key, value in facts.policy.account.items() if key in configured}
     settings: dict[str, Any] = {"kind": cloud, **account}
     settings |= {"regions": [*facts.policy.regions], "network": facts.network}
     settings |= import_module(f"providers.{cloud}.setup").node_identity_settings(facts)
@@ -396,7 +388,7 @@ def _network_notes(cloud: str, network: str) -> list[str]:
     """Return one sentence for each note; none for a public network."""
     if network == "public":
         return []
-    lines = [_S3_NOTE, _NAT_NOTE] if cloud == "aws" else [_NO_ROUTE_NOTE]
+    lines = [*(CLOUDS[cloud].setup.private_notes or (_NO_ROUTE_NOTE,))]
     return [*lines, _JUMP_NOTE] if network == "jump" else lines
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import typer
 
+from providers.clouds import CLOUDS
 from providers.dollars import format_usd
 from spotd.api_client.client import Client, connect
 from spotd.api_routes import routes
@@ -73,7 +74,9 @@ class Capacity(str, Enum):
 
 
 GPUS = typer.Option("", "--gpus", metavar="GPUS", help="Type and minimum number, like H100:8.")
-CLOUD = typer.Option("", "--cloud", metavar="CLOUD", help="aws, gcp, azure or a provider's name.")
+CLOUD = typer.Option(
+    "", "--cloud", metavar="CLOUD", help=f"{', '.join(CLOUDS)} or a provider's name."
+)
 REGION = typer.Option("", "--region", metavar="REGION", help="One region.")
 ZONE = typer.Option("", "--zone", metavar="ZONE", help="One zone.")
 TYPE = typer.Option("", "--type", metavar="TYPE", help="One type of machine.")

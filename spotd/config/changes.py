@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from spotd.base.errors import Problem
-from spotd.config.clouds import identity
 from spotd.config.config import Config, ConfigError
 
 RESTART = "systemctl restart spotd: no training is touched by that"
@@ -55,7 +54,7 @@ def _strangers(old: Config, new: Config) -> Iterator[Problem]:
     """
     for name, section in new.file.providers.items():
         before = old.file.providers.get(name)
-        if before is not None and identity(before) != identity(section):
+        if before is not None and before.identity() != section.identity():
             text = "is not the account that spotd knows by this name"
             yield Problem(f"providers.{name}", text, "use a different name")
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from providers.clouds import CLOUDS
+from providers.cloud_facts import alternatives
+from providers.clouds import CLOUDS, STORE_OF_SCHEME
 from providers.stores.base import SECRET_OPTIONS
 from spotd.base.secret_refs import FORMS, read_secret
 from spotd.base.validation import Path as Keys
-from spotd.config.clouds import LocalProvider, identity
+from spotd.config.clouds import LocalProvider
 from spotd.config.file import MINIMAL, ConfigFile
-from spotd.config.stores import GcpFederate, StoreSection
+from spotd.config.stores import StoreSection
 from spotd.planner.core.shard_stores import place_among
 
 LEAST_UNATTENDED_H = 1.0  # where machines cost money
@@ -59,10 +60,10 @@ def check_names(file: ConfigFile, kinds: Mapping[str, str]) -> Iterator[Finding]
             fix = f"name it {make}, or use a name that is not a cloud's"
             yield keys, f"is the name of another cloud, and this one is {make}", fix
         for other, who in seen:
-            if who == identity(provider):
+            if who == provider.identity():
                 # Each would take the other's machines for orphans and end them.
                 yield keys, f"is the same account as providers.{other}", "remove one of the two"
-        seen.append((name, identity(provider)))
+        seen.append((name, provider.identity()))
 
 
 def check_references(file: ConfigFile, environ: Mapping[str, str]) -> Iterator[Finding]:
@@ -120,11 +121,14 @@ def _check_kind(name: str, entry: StoreSection) -> Iterator[Finding]:
         yield ("stores", name, "zone"), text, fix
     if entry.shards and not all(entry.place[:2]):
         text = f"is for machines in the store's region, but the region of {entry.url} is unknown"
-        fix = 'add region = "..." as its cloud names it, and cloud = "aws", "gcp" or "azure" if'
+        clouds = alternatives([f'"{cloud}"' for cloud in CLOUDS])
+        fix = f'add region = "..." as its cloud names it, and cloud = {clouds} if'
         yield ("stores", name, "shards"), text, f"{fix} the URL does not show it"
-    if entry.url.startswith("az://") and not entry.options.get("account"):
-        text = f"lack the storage account of {entry.url}"
-        yield ("stores", name, "options"), text, 'add account = "NAME"'
+    store = STORE_OF_SCHEME.get(entry.url.partition(":")[0])
+    for key, meaning in (store.required_options if store else {}).items():
+        if not entry.options.get(key):
+            text = f"lack {meaning} of {entry.url}"
+            yield ("stores", name, "options"), text, f'add {key} = "NAME"'
 
 
 def _check_federate(file: ConfigFile, name: str, entry: StoreSection) -> Iterator[Finding]:
@@ -135,9 +139,8 @@ def _check_federate(file: ConfigFile, name: str, entry: StoreSection) -> Iterato
     if not entry.url.startswith(_url_prefix(made.kind)):
         fix = f"use federate of this kind only for stores like {_url_prefix(made.kind)}bucket"
         yield (*keys, "kind"), f'"{made.kind}" cannot grant access to {entry.url}', fix
-    if isinstance(made, GcpFederate) and "azure" in made.clouds and not made.audience:
-        fix = 'set the ID URI of an application in their tenant, like audience = "api://spotd"'
-        yield (*keys, "audience"), "is missing: machines of Azure need it to request a token", fix
+    for key, text, fix in made.find_problems():
+        yield (*keys, key), text, fix
     for provider, cloud in file.providers.items():
         key = node_role_key(cloud.kind)
         if cloud.kind in made.clouds and not getattr(cloud, key):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from providers.catalogs.egress import first_tier_prices
+from providers.clouds import CLOUD_OF_SCHEME
 from providers.stores.base import SECRET_OPTIONS
 from spotd.alert_sinks.base import AlertSink
 from spotd.base.errors import InputError, Problem
@@ -215,13 +216,7 @@ class Config:
             return None
         settings = entry.lend.model_dump(exclude={"kind", "to", "lifetime"}, exclude_none=True)
         settings["lifetime_s"] = entry.lend.lifetime or 0.0
-        if entry.lend.kind == "aws":
-            settings["region"] = entry.options.get("region", "us-east-1")
-        if entry.lend.kind == "azure":
-            settings["account"] = entry.options["account"]
-            # The same account's other door: folders are of it alone.
-            settings["endpoint"] = entry.options.get("endpoint", "").replace(".blob.", ".dfs.")
-        return entry.lend.kind, settings
+        return entry.lend.kind, settings | dict(entry.lend.issuer_settings(entry.options))
 
     def _store(self, url: str) -> StoreSection | None:
         """The [stores] entry that `url` lies under, the closest one."""
@@ -245,18 +240,13 @@ def _is_under(url: str, prefix: str) -> bool:
     return url == prefix or url.startswith(prefix + "/")
 
 
-# scheme -> whose it is, and what the name of a door of its ends in.
-_SCHEMES = {
-    "s3": ("aws", ".amazonaws.com"),
-    "gs": ("gcp", ".googleapis.com"),
-    "az": ("azure", ".core.windows.net"),
-}
-
-
 def _cloud_of(url: str, endpoint: str) -> str:
     """Return the store's cloud; "" for a folder and for other servers."""
-    cloud, ending = _SCHEMES.get(urlsplit(url).scheme, ("", ""))
-    return cloud if not endpoint or (urlsplit(endpoint).hostname or "").endswith(ending) else ""
+    cloud = CLOUD_OF_SCHEME.get(urlsplit(url).scheme)
+    if cloud is None or cloud.store is None:
+        return ""
+    own = not endpoint or (urlsplit(endpoint).hostname or "").endswith(cloud.store.host)
+    return cloud.name if own else ""
 
 
 def _roles(file: ConfigFile) -> Iterator[str]:

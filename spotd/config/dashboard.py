@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 
+from providers.section import Section
 from spotd.api_routes.person import is_person
 from spotd.base.addresses import split_listen
 from spotd.base.secret_refs import read_secret
-from spotd.base.section import Section
 from spotd.base.validation import Path as Keys
 
 _EXAMPLE = "0.0.0.0:8443"

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
+from providers.section import Section, formed
 from spotd.alert_sinks.registry import AnyAlertRoute
-from spotd.base.section import Section, formed
 from spotd.config.clouds import Provider
 from spotd.config.dashboard import DashboardSection
 from spotd.config.metrics_listener import MetricsSection

@@ -9,9 +9,8 @@ from providers.iam.policy import PolicyFacts
 from spotd.api.request.context import ProviderInfo
 from spotd.base.clock import Clock
 from spotd.base.errors import ExitCode, UserError
-from spotd.config.clouds import AwsProvider, AzureProvider, GcpProvider, LocalProvider
+from spotd.config.clouds import LocalProvider
 from spotd.config.config import Config
-from spotd.config.stores import AwsLend, AzureFederate
 from spotd.store.interface import Store
 
 
@@ -45,23 +44,25 @@ def policy_facts(
     account: dict[str, str] = {}
     whose: dict[str, str] = {}  # name of a provider, by what it says of the account
     configured = False
+    stores = config.file.stores.values()
+    lends = [entry.lend for entry in stores if entry.lend]
+    federates = [entry.federate for entry in stores if entry.federate]
     for name, entry in config.file.providers.items():
-        local = isinstance(entry, LocalProvider)
         if (entry.personality if isinstance(entry, LocalProvider) else entry.kind) != cloud:
             continue
         configured = True
-        regions |= dict.fromkeys(regions_of(name) if local else getattr(entry, "regions", ()))
-        facts: dict[str, str] = {}
-        if isinstance(entry, GcpProvider):
-            facts = {"project": entry.project}
-        elif isinstance(entry, AwsProvider):
-            facts = {"queue": entry.queue, "lend": " ".join(_lend_roles(config))}
-            facts["prove"] = " ".join(_audiences(config))
-        elif isinstance(entry, AzureProvider):
-            facts = entry.model_dump(include={"subscription_id", "resource_group"})
-        for key, value in facts.items():
+        if isinstance(entry, LocalProvider):
+            regions |= dict.fromkeys(regions_of(name))
+            continue
+        regions |= dict.fromkeys(entry.regions)
+        for key, value in entry.policy_account(lends, federates).items():
             if value and account.setdefault(key, value) != value:
-                raise _two_accounts(cloud, key, whose[key], name, account[key], value)
+                text = (
+                    f"the documents of {cloud} are for one account, and the configuration names "
+                    f"two: providers.{whose[key]}.{key} is {account[key]!r}, "
+                    f"providers.{name}.{key} is {value!r}"
+                )
+                raise UserError(text, entry.two_accounts_fix(cloud, key), ExitCode.USAGE)
             whose.setdefault(key, name)
     if not configured:
         return None
@@ -73,29 +74,3 @@ def policy_facts(
         account=account,
         job_stores=[entry.url for entry in config.file.stores.values()],
     )
-
-
-def _two_accounts(cloud: str, key: str, one: str, other: str, ours: str, theirs: str) -> UserError:
-    text = (
-        f"the documents of {cloud} are for one account, and the configuration names two: "
-        f"providers.{one}.{key} is {ours!r}, providers.{other}.{key} is {theirs!r}"
-    )
-    fix = (
-        f"`spotctl init {cloud} --deployment ID`, once for each, with its own account and regions "
-        "(`spotctl init --help`)"
-    )
-    if cloud == "aws":
-        fix = f"the same {key} in both: a queue of that name in each region"
-    return UserError(text, fix, ExitCode.USAGE)
-
-
-def _lend_roles(config: Config) -> list[str]:
-    """Return the roles that the box assumes to issue leases."""
-    lends = [entry.lend for entry in config.file.stores.values()]
-    return sorted({lend.role for lend in lends if isinstance(lend, AwsLend) and lend.role})
-
-
-def _audiences(config: Config) -> list[str]:
-    """Return the audiences for which machines of AWS need tokens elsewhere."""
-    made = [entry.federate for entry in config.file.stores.values()]
-    return sorted({m.audience for m in made if isinstance(m, AzureFederate) and "aws" in m.clouds})

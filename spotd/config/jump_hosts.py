@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from providers.section import JUMP_KEYS, NetworkedProvider
 from spotd.base.secret_refs import FORMS, read_secret
 from spotd.base.validation import Path as Keys
-from spotd.config.clouds import JUMP_KEYS, NetworkedProvider
 from spotd.config.file import ConfigFile
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
+from providers.section import Section
 from spotd.base.addresses import split_listen
 from spotd.base.secret_refs import read_secret
-from spotd.base.section import Section
 from spotd.base.validation import Path as Keys
 
 LEAST_CHARACTERS = 16  # of a token

@@ -1,14 +1,14 @@
-"""The kinds of providers, and the configured ones. CONTRIBUTING.md says what a new kind needs."""
+"""The kinds of providers, and the configured ones. docs/clouds/adding.md: what a new one needs."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import ItemsView, Iterator, Mapping
-from importlib import import_module
 from typing import Any, cast
 
 from providers.base import Provider
-from providers.clouds import CLOUDS
+from providers.cloud_facts import load
+from providers.clouds import CLOUDS, STORES
 from providers.credential_leases import CredentialIssuer
 from providers.split_credentials import split_provider
 from spotd.base.errors import ExitCode, UserError
@@ -61,8 +61,7 @@ class CredentialIssuers:
         key = f"{kind} {sorted(settings.items())}"
         with self._lock:
             if key not in self._made:
-                module, factory = CLOUDS[kind].issuer.split(":")
-                self._made[key] = getattr(import_module(module), factory)(**settings)
+                self._made[key] = load(STORES[kind].issuer)(**settings)
             return self._made[key]
 
 
@@ -78,8 +77,7 @@ def build_provider(kind: str, name: str, deployment: str, settings: dict[str, An
             f"use one of the kinds {known}, or remove [providers.{name}]",
             ExitCode.USAGE,
         )
-    module, factory = KINDS[kind].split(":")
-    build = getattr(import_module(module), factory)
+    build = load(KINDS[kind])
     ends = {key[len(END) :]: value for key, value in settings.items() if key.startswith(END)}
     own = {key: value for key, value in settings.items() if not key.startswith(END)}
     makes = cast("Provider", build(name=name, deployment=deployment, **own))

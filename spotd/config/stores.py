@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, create_model
 
+from providers.cloud_facts import StoreFacts, load
+from providers.clouds import STORES
+from providers.section import FederateSection, LendSettings, Section
 from providers.stores.base import SECRET_OPTIONS
-from spotd.base.section import Section, formed
 from spotd.planner.core.shard_stores import StorePlace, place_of
 from spotd.spec.quantities import Bytes, Duration, StoreUrl, Usd
 
@@ -28,7 +31,7 @@ def parse_options(value: Any) -> Any:
     }
 
 
-class LendSection(Section):
+class LendSection(LendSettings):
     """Credentials of one job's folder, made for machines that have no right there by themselves."""
 
     to: Literal["others", "all"] = Field(
@@ -41,93 +44,26 @@ class LendSection(Section):
     )
 
 
-_ROLE = r"arn:aws[a-z-]*:iam::\d{12}:role/.+"
-_ROLE_LIKE = "arn:aws:iam::123456789012:role/NAME"
-_ACCOUNT = r"^[^@\s]+@[^@\s]+\.iam\.gserviceaccount\.com$"
-_POOL = r"projects/\d+/locations/global/workloadIdentityPools/[a-z0-9-]{4,32}"
-_POOL_LIKE = "projects/123456789012/locations/global/workloadIdentityPools/NAME"
-_UUID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-_UUID_LIKE = "00000000-0000-0000-0000-000000000000"
+def _lend_section(store: StoreFacts) -> type[LendSection]:
+    """Return the section of one kind of store: the keys of all, and its own."""
+    own = load(store.lend)
+    return create_model(own.__name__, __base__=(own, LendSection), __doc__=own.__doc__)
 
 
-class AwsLend(LendSection):
-    kind: Literal["aws"]
-    role: Annotated[str, formed(f"({_ROLE})?", _ROLE_LIKE)] = Field(
-        default="",
-        description="Role to assume; without one, the user of the box's keys is federated",
-    )
-    profile: str = Field(
-        default="", description="Profile of the box; default: the credentials that the SDK finds"
-    )
+def _default_kind(value: Any) -> Any:
+    """Name the kind where the section does not, as before there were others."""
+    default = next(name for name, store in STORES.items() if store.federate_default)
+    return {"kind": default, **value} if isinstance(value, dict) else value
 
 
-class GcpLend(LendSection):
-    kind: Literal["gcp"]
-    service_account: str = Field(
-        pattern=_ACCOUNT,
-        description="Service account with access to the bucket; its limited tokens are leased",
-    )
-    credentials_file: Path | None = Field(
-        default=None,
-        description="Credentials of the box; default: those that Google's own tools use",
-    )
-
-
-class AzureLend(LendSection):
-    """Temporary credentials for the storage account named in the options. The box signs in the way
-    Azure's own tools do."""
-
-    kind: Literal["azure"]
-
-
-Lend = Annotated[AwsLend | GcpLend | AzureLend, Field(discriminator="kind")]
-
-
-class AwsFederate(Section):
-    """Machines of these clouds sign in to AWS with their own cloud's identity token, and assume a
-    role that may use the bucket."""
-
-    kind: Literal["aws"]
-    clouds: list[Literal["gcp", "azure"]] = Field(min_length=1)
-    role: Annotated[str, formed(_ROLE, _ROLE_LIKE)]
-    audience: str = Field(min_length=1, description="Audience of the tokens that the role trusts")
-
-
-class GcpFederate(Section):
-    """Machines of these clouds sign in to Google Cloud with their own cloud's identity token, and
-    impersonate a service account that may use the bucket."""
-
-    kind: Literal["gcp"]
-    clouds: list[Literal["aws", "azure"]] = Field(min_length=1)
-    service_account: str = Field(pattern=_ACCOUNT, description="Service account to impersonate")
-    pool: Annotated[str, formed(_POOL, _POOL_LIKE)] = Field(
-        description="Workload identity pool with the providers spotd-aws and spotd-azure"
-    )
-    audience: str = Field(
-        default="", description="Audience of the tokens of Azure's machines; those of AWS need none"
-    )
-
-
-class AzureFederate(Section):
-    """Machines of these clouds sign in to Azure with their own cloud's identity token, as an
-    application or managed identity of Entra."""
-
-    kind: Literal["azure"]
-    clouds: list[Literal["aws", "gcp"]] = Field(min_length=1)
-    tenant: Annotated[str, formed(_UUID, _UUID_LIKE)]
-    application: Annotated[str, formed(_UUID, _UUID_LIKE)] = Field(
-        description="Client id of the application"
-    )
-    audience: Annotated[str, formed(r"\S+", "api://AzureADTokenExchange")] = (
-        "api://AzureADTokenExchange"
-    )
-
-
-def _aws_if_unsaid(value: Any) -> Any:
-    return {"kind": "aws", **value} if isinstance(value, dict) else value
-
-
-Federate = Annotated[AwsFederate | GcpFederate | AzureFederate, Field(discriminator="kind")]
+if TYPE_CHECKING:
+    Lend = LendSection
+    Federate = FederateSection
+else:
+    _LENDS = [_lend_section(store) for store in STORES.values()]
+    _FEDERATES = [load(store.federate) for store in STORES.values()]
+    Lend = Annotated[reduce(or_, _LENDS), Field(discriminator="kind")]
+    Federate = Annotated[reduce(or_, _FEDERATES), Field(discriminator="kind")]
 
 
 class DatasetSection(Section):
@@ -185,7 +121,7 @@ class StoreSection(Section):
     )
     options: Annotated[dict[str, str], BeforeValidator(parse_options)] = Field(default={})
     lend: Lend | None = None
-    federate: Annotated[Federate | None, BeforeValidator(_aws_if_unsaid)] = None
+    federate: Annotated[Federate | None, BeforeValidator(_default_kind)] = None
 
     @property
     def place(self) -> StorePlace:

@@ -13,6 +13,7 @@ from functools import partial
 import structlog
 
 from providers.base import Provider
+from providers.section import JUMP_KEYS
 from providers.stores import open_store as open_objects
 from providers.stores.base import ObjectStore
 from spotd.act.alerts import Delivery
@@ -42,7 +43,6 @@ from spotd.base.live_reports import FOLDER, read_reports
 from spotd.base.lock import hold_database
 from spotd.base.process_metrics import ProcessMetrics
 from spotd.config.changes import check_change
-from spotd.config.clouds import JUMP_KEYS
 from spotd.config.config import Config
 from spotd.config.iam_policies import facts_of, infos_of
 from spotd.config.provider_registry import Clouds, build_provider

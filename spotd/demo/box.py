@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from providers.clouds import CLOUDS
 from providers.local.access import auth_header, token_file
+from providers.local.scenario import PERSONALITIES
 from spotd.api_client.client import Client
 from spotd.api_routes import routes
 from spotd.base.errors import UnreachableError, UserError
@@ -157,7 +157,7 @@ class Box:
     def provider_lines(self) -> list[str]:
         """Return the configuration of one provider per personality of the local cloud."""
         lines = []
-        for name in CLOUDS:
+        for name in PERSONALITIES:
             lines += [f"[providers.local-{name}]", 'kind = "local"']
             lines += [f'url = "{self.cloud_url}"', f'personality = "{name}"']
             lines += [f'token_file = "{self.token_file}"']

@@ -1,4 +1,4 @@
-"""Parse the machine lines of billing exports of AWS, Google Cloud and Azure.
+"""Parse the machine lines of the clouds' billing exports.
 
 Rows are maps of column to text, as a CSV reader makes them. Column names are compared without case
 and punctuation, so that `lineItem/ResourceId`, `line_item_resource_id` and BigQuery's
@@ -17,6 +17,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from functools import partial
+
+from providers.bill_export import BillExport
 
 
 class BillingError(Exception):
@@ -47,68 +49,8 @@ class Bill:
     credits_microusd: int
 
 
-@dataclass(frozen=True)
-class Export:
-    """The possible column names of an export, by meaning."""
-
-    machine: Sequence[str]
-    cost: Sequence[str]
-    start: Sequence[str]
-    end: Sequence[str]
-    currency: Sequence[str]
-    what: Sequence[str]  # description; the first that is not empty is used
-    is_machine: Callable[[str, str], bool]  # of its id and what
-    is_gpu: Callable[[str], bool]
-    kind: Sequence[str]  # of a line: usage, a credit, ...
-    credits: Sequence[str] = ()  # in a line of usage
-    credits_kind: Sequence[str] = ()
-
-
 # Kinds of lines, and of credits in a line of usage, that are gifts and not prices.
 _GIFTS = frozenset({"credit", "refund", "promotion", "freetrial"})
-
-_AWS_TYPE = re.compile(r"(?:^|:)((?:p|g|gr)\d[a-z0-9-]*\.[a-z0-9]+)$")
-_GCP_GPU = re.compile(r"\b(gpu|a100|h100|h200|b200|l4|t4|v100|p100|a2|a3|a4|g2)\b")
-_AZURE_GPU = re.compile(r"\b(?:standard_)?n[cdv][a-z]*\d")
-
-AWS = Export(
-    machine=("lineitemresourceid", "resourceid"),
-    cost=("lineitemunblendedcost", "unblendedcost", "billedcost"),
-    start=("lineitemusagestartdate", "chargeperiodstart"),
-    end=("lineitemusageenddate", "chargeperiodend"),
-    currency=("lineitemcurrencycode", "billingcurrency"),
-    what=("productinstancetype", "lineitemusagetype", "skuid", "chargedescription"),
-    is_machine=lambda machine, _what: machine.startswith("i-"),
-    is_gpu=lambda what: bool(_AWS_TYPE.search(what.lower())),
-    kind=("lineitemlineitemtype", "chargecategory"),
-)
-GCP = Export(
-    machine=("resourcename", "resourceglobalname", "resourceid"),
-    cost=("cost", "billedcost"),
-    start=("usagestarttime", "chargeperiodstart"),
-    end=("usageendtime", "chargeperiodend"),
-    currency=("currency", "billingcurrency"),
-    what=("skudescription", "skuid", "chargedescription"),
-    is_machine=lambda _machine, what: bool(
-        re.search(r"instance (core|ram)|gpu|\bvm\b", what.lower())
-    ),
-    is_gpu=lambda what: bool(_GCP_GPU.search(what.lower())),
-    kind=("chargecategory", "costtype"),
-    credits=("creditsamount", "credits"),
-    credits_kind=("creditstype",),
-)
-AZURE = Export(
-    machine=("resourceid", "instanceid", "instancename"),
-    cost=("costinusd", "costinbillingcurrency", "pretaxcost", "billedcost", "cost"),
-    start=("date", "usagedate", "usagedatetime", "chargeperiodstart"),
-    end=("chargeperiodend",),
-    currency=("billingcurrency", "billingcurrencycode", "currency"),
-    what=("additionalinfo", "metersubcategory", "metername", "skuid"),
-    is_machine=lambda machine, _what: "/virtualmachines/" in machine,
-    is_gpu=lambda what: bool(_AZURE_GPU.search(what.lower().replace('"', " "))),
-    kind=("chargetype", "chargecategory"),
-)
-EXPORTS: Mapping[str, Export] = {"aws": AWS, "gcp": GCP, "azure": AZURE}
 
 
 def key_of(machine: str) -> str:
@@ -116,11 +58,11 @@ def key_of(machine: str) -> str:
     return machine.rstrip("/").rpartition("/")[2].lower()
 
 
-def bill(cloud: str, rows: Iterable[Mapping[str, str | None]]) -> Bill:
+def bill(export: BillExport, rows: Iterable[Mapping[str, str | None]]) -> Bill:
     """Return what each machine was billed for in all. Raises BillingError."""
     by_machine: dict[str, Entry] = {}
     credits_by_machine: dict[str, int] = {}
-    for line in _lines(EXPORTS[cloud], rows):
+    for line in _lines(export, rows):
         if line.credit_microusd:
             credits_by_machine[line.key] = (
                 credits_by_machine.get(line.key, 0) + line.credit_microusd
@@ -146,7 +88,7 @@ def bill(cloud: str, rows: Iterable[Mapping[str, str | None]]) -> Bill:
     return Bill(machines, sum(credits_by_machine.values()))
 
 
-def _lines(export: Export, rows: Iterable[Mapping[str, str | None]]) -> Iterator[Entry]:
+def _lines(export: BillExport, rows: Iterable[Mapping[str, str | None]]) -> Iterator[Entry]:
     """Yield the lines of machines, and credits without one (key ""). Credits have no times."""
     names: dict[str, str] = {}
     for number, row in enumerate(rows, 2):  # 1 is the header
@@ -160,7 +102,7 @@ def _lines(export: Export, rows: Iterable[Mapping[str, str | None]]) -> Iterator
             yield line
 
 
-def _line(export: Export, cell: Callable[[Sequence[str]], str], number: int) -> Entry | None:
+def _line(export: BillExport, cell: Callable[[Sequence[str]], str], number: int) -> Entry | None:
     machine, what = cell(export.machine).lower(), cell(export.what)
     kind = _plain(cell(export.kind))
     if kind not in _GIFTS and not (machine and export.is_machine(machine, what)):

@@ -12,12 +12,12 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, ValidationError
 
 from providers.base import Provider
+from providers.section import Section
 from spotd.alert_sinks.base import AlertRoute, AlertSink
 from spotd.alert_sinks.command import CommandRoute
 from spotd.alert_sinks.registry import AnyAlertRoute
 from spotd.alert_sinks.slack import SlackRoute
 from spotd.base.errors import InputError, Problem
-from spotd.base.section import Section
 from spotd.base.validation import problems_of
 from spotd.config.provider_registry import build_provider
 

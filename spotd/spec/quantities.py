@@ -11,9 +11,12 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, WithJsonSchema
 
+from providers.cloud_facts import alternatives
+from providers.clouds import STORE_OF_SCHEME
+
 _UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 DURATION_PATTERN = r"(\d+(\.\d+)?(ms|s|m|h|d|w))+"
-STORE_SCHEMES = ("file", "s3", "gs", "az")
+STORE_SCHEMES = ("file", *STORE_OF_SCHEME)
 MAX_DURATION_S = 10 * 365 * 86_400.0
 MAX_USD = 1_000_000_000
 _LEAST_USD = Decimal("0.000001")
@@ -89,15 +92,6 @@ def parse_usd(value: Any) -> int:
     return int(amount * 1_000_000)
 
 
-def parse_marginal(value: Any) -> int:
-    """Parse the extra USD per hour of using a reservation, into micro-USD. Raises ValueError."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 10_000:
-        raise ValueError(
-            f"{value!r} is not a price; write USD per hour, or 0 if it is already paid"
-        )
-    return round(value * 1_000_000)
-
-
 def parse_disk_gib(value: Any) -> int:
     """Parse a disk size into whole GiB, rounded up. Raises ValueError."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([GT]i?B?)?", str(value).strip(), re.IGNORECASE)
@@ -113,7 +107,8 @@ def check_store_url(value: Any) -> str:
     scheme, separator, rest = str(value).partition("://")
     if not separator or scheme not in STORE_SCHEMES:
         raise ValueError(
-            f"{value!r} is not a store; write file:///folder, or s3://, gs:// or az://bucket"
+            f"{value!r} is not a store; write file:///folder, or "
+            f"{alternatives([f'{scheme}://' for scheme in STORE_OF_SCHEME])}bucket"
         )
     if scheme == "file" and not rest.startswith("/"):
         raise ValueError(f"{value!r} needs an absolute path; write file:///folder")
@@ -219,7 +214,6 @@ Priority = Annotated[
         }
     ),
 ]
-Marginal = Annotated[int, BeforeValidator(parse_marginal)]
 DiskGib = Annotated[
     int,
     BeforeValidator(parse_disk_gib),

@@ -18,7 +18,6 @@ FILES = sorted(path for root in ROOTS for path in root.rglob("*.py"))
 GERUND = re.compile(r"(^|_)\w+ing(_|$)")
 # Nouns of the field that end like one: no other word is as short and as well known.
 NOUNS = {
-    "aws_signing",
     "billing_exports",
     "blocking_http",
     "housekeeping",

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from providers.clouds import CLOUDS
 from spotd.base.errors import UserError
 from spotd.cli.cost_reconcile import read_bill
 from spotd.cli.external_runs import read_case
@@ -18,7 +19,6 @@ from spotd.cli.use_file import read_use
 from spotd.domain.evaluation import read_evaluation
 from spotd.history.external_history import FORMS
 from spotd.history.shadow import ShadowAssumptions, shadow
-from spotd.money.billing_exports import EXPORTS
 from spotd.money.commitment import Pool, Prices, advised, bill
 from spotd.money.document import report_data
 from spotd.money.reconcile import reconcile
@@ -37,7 +37,7 @@ def _written(data: bytes, called: str = "file") -> Iterator[Path]:
 def read_any_bill(data: bytes) -> None:
     """A billing export, taken for that of each cloud: machines with sane amounts, or a refusal."""
     with _written(data) as file:
-        for cloud in EXPORTS:
+        for cloud in CLOUDS:
             with contextlib.suppress(UserError):
                 found = read_bill(cloud, file)
                 assert all(one.start_us <= one.end_us for one in found.machines)

@@ -34,6 +34,7 @@ from providers.base import (
     ThrottledError,
     UnknownOutcome,
 )
+from providers.clouds import CLOUDS
 from tests.fixtures.waiting import LIMIT_S, until
 
 LIVE = (InstanceState.PENDING, InstanceState.RUNNING)
@@ -401,7 +402,7 @@ class ProviderConformance:
 
     def test_says_what_it_is(self, cloud: Provider) -> None:
         assert cloud.name
-        assert cloud.watcher in ("aws", "gcp", "azure")
+        assert cloud.watcher in CLOUDS
         assert cloud.visibility_s >= 0
         assert cloud.prepared_file == "" or cloud.prepared_file.startswith("/")
 

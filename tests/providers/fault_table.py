@@ -28,10 +28,11 @@ from providers.base import (
     ThrottledError,
     UnknownOutcome,
 )
+from providers.clouds import CLOUDS
 from tests.fixtures.waiting import until
 from tests.providers.conformance import Rig, expiry_s, live, settled
 
-MAKES = ("local", "aws", "gcp", "azure")
+MAKES = ("local", *CLOUDS)
 METHODS = ("offers", "launch", "terminate", "list", "notices", "renew", "leftovers", "discard")
 LOST, HIDDEN, GONE, PRICE = "timeout after success", "not visible yet", "already gone", "price"
 # fault -> (how a rig plays it, the error of its class, the scope that it spoils)

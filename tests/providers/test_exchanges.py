@@ -14,7 +14,7 @@ import pytest
 from google.auth import _helpers
 from google.auth import aws as google_aws
 
-from providers.aws_signing import RoleKeys, sign_request
+from providers.aws.signature import RoleKeys, sign_request
 from providers.federation import Endpoints, ExchangeError, azure_token, google_token
 from providers.stores import open_store
 from providers.stores.base import ConflictError, StoreConfigError, StoreUnavailableError

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from providers.clouds import STORE_OF_SCHEME
 from providers.federation import ExchangeError
 from providers.stores import credential_provider
 from trainer.mounts.copy import MountError
@@ -13,16 +14,6 @@ _PRINCIPAL_OPTIONS = (
     "service_account",
     "application",
 )  # options that name whom the machine acts as
-_READ_PERMISSIONS = {
-    "s3": "s3:ListBucket and s3:GetObject",
-    "gs": "roles/storage.objectViewer",
-    "az": "the role Storage Blob Data Reader",
-}
-_WRITE_PERMISSIONS = {
-    "s3": "s3:ListBucket, s3:GetObject, s3:PutObject and s3:DeleteObject",
-    "gs": "roles/storage.objectUser",
-    "az": "the role Storage Blob Data Contributor",
-}
 
 
 def check_identity(url: str, options: Mapping[str, str]) -> None:
@@ -49,5 +40,6 @@ def permission_hint(url: str, options: Mapping[str, str], *, writing: bool = Fal
     principal = next((options[name] for name in _PRINCIPAL_OPTIONS if options.get(name)), "")
     if not principal:
         return "a [stores.NAME] section with that url can give the job's machines access"
-    permissions = _WRITE_PERMISSIONS if writing else _READ_PERMISSIONS
-    return f"the machine acts as {principal}: grant it {permissions[url.partition(':')[0]]} there"
+    store = STORE_OF_SCHEME[url.partition(":")[0]]
+    right = store.write_right if writing else store.read_right
+    return f"the machine acts as {principal}: grant it {right} there"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from providers.clouds import CLOUDS
+from providers.clouds import CLOUDS, STORES
 from spotd.api.request.request import Check
 from spotd.planner.core.credential_lease import AccessMethod, StoreReach, unattended_s
 
@@ -53,7 +53,10 @@ def _fix(reach: StoreReach) -> str:
     key = CLOUDS[reach.cloud].node_role_key if reach.cloud in CLOUDS else ""
     if not key or not reach.store_cloud:
         return lease_fix
-    if reach.cloud != reach.store_cloud:  # each cloud can federate with the two others
+    if reach.cloud != reach.store_cloud:
+        store = STORES.get(reach.store_cloud)
+        if store is None or reach.cloud not in store.trusts:
+            return lease_fix
         return f"{lease_fix}; or, for as long as the box is away, [stores.NAME.federate]"
     return f"set {key} in [providers.{reach.provider}], or {lease_fix}"
 

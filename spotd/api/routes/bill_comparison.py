@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from providers.clouds import CLOUDS
 from providers.dollars import format_microusd
 from spotd.api.request.request import ApiRequest, bad_input, storable
 from spotd.api.views.resources import iso
 from spotd.domain.events import Event, Severity
-from spotd.money.billing_exports import EXPORTS, Entry
+from spotd.money.billing_exports import Entry
 from spotd.money.reconcile import LedgerSegment, Outcome, outcome_data, reconcile
 from spotd.store.ledger import stretch_of
 
@@ -27,9 +28,10 @@ def reconcile_bill(call: ApiRequest) -> dict[str, Any]:
     More than 1 % unexplained raises an alert.
     """
     cloud = call.text("cloud")
-    if cloud not in EXPORTS:
+    known = [name for name, facts in CLOUDS.items() if facts.bill]
+    if cloud not in known:
         raise bad_input(
-            f"{cloud[:40]!r} has no supported bill format", f"one of {', '.join(EXPORTS)}"
+            f"{cloud[:40]!r} has no supported bill format", f"one of {', '.join(known)}"
         )
     dry_run = call.body.get("dry_run") is True
     credits_microusd = call.body.get("credits_microusd", 0)

@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from providers.base import OfferRequest
+from providers.cloud_facts import alternatives
+from providers.clouds import CLOUDS
 from providers.images import monthly_prices
 from spotd.api.request.request import ApiRequest, bad_input, conflict, not_found
 from spotd.api.routes.jobs import parse_job, submit_parsed
@@ -58,7 +60,7 @@ def _places(call: ApiRequest, wanted: Iterable[OfferRequest]) -> tuple[OfferRequ
     image_makers = call.context.clouds.image_makers()
     if not image_makers:
         message = "no configured cloud can make machine images"
-        raise bad_input(message, "bake in aws, gcp or azure: spotctl init")
+        raise bad_input(message, f"bake in {alternatives([*CLOUDS])}: spotctl init")
     cloud, region, instance_type = (
         call.text("cloud"),
         call.text("region"),

@@ -11,20 +11,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from providers.base import CapacityType, Offer
+from providers.clouds import CLOUDS
 from spotd.domain.units import S
 
 WITHIN_S = 30 * 86_400.0  # what is longer ago says little of a pool that changes
 
 # What is believed of a machine before this fleet has had one: hours between losses, and by what.
-# Spot: SkyPilot's traces of 2022 to 2025 have 0.1 to 0.9 preemptions an hour for one machine with
-# V100s on AWS, Bamboo's of Google's A100s 0.1; here the middle of the first, and the second within
-# the 2 to 8 hours that policies are compared at. Of Azure no trace is known.
-SPOT_H = {"aws": 4.0, "gcp": 8.0}
+# Each cloud's facts have its own; of the others no trace is known.
 SPOT_UNKNOWN_H = 4.0
-SPOT_SOURCES = {
-    "aws": "SkyPilot's traces of V100s, 2022 to 2025",
-    "gcp": "Bamboo's traces of A100s, and the 2 to 8 h that policies are compared at",
-}
 UNKNOWN_SOURCE = "no trace is known: as on AWS"
 # Not spot: 419 unexpected interruptions in 54 days of 16,384 H100s, that is 2,048 machines (The
 # Llama 3 Herd of Models, 2024, table 5).
@@ -76,7 +70,8 @@ def prior_of(cloud: str, capacity: str) -> tuple[float, str]:
     """Return the expected hours between losses of one machine before any record, and the source."""
     if capacity != CapacityType.SPOT.value:
         return LASTING_H, LASTING_SOURCE
-    return SPOT_H.get(cloud, SPOT_UNKNOWN_H), SPOT_SOURCES.get(cloud, UNKNOWN_SOURCE)
+    known = CLOUDS[cloud].spot_prior if cloud in CLOUDS else None
+    return (known.hours, known.source) if known else (SPOT_UNKNOWN_H, UNKNOWN_SOURCE)
 
 
 def terms_of(

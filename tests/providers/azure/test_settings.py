@@ -9,9 +9,9 @@ import pytest
 from pydantic import ValidationError
 
 from providers.azure.cloud import AzureCloud
+from providers.azure.config import AzureProvider
 from providers.azure.settings import PATTERNS
 from providers.catalogs.prices import price_file
-from spotd.config.clouds import AzureProvider
 from spotd.config.provider_registry import build_provider
 from tests.fixtures.waiting import LIMIT_S
 

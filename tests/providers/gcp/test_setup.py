@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from providers.base import AuthError, UnknownOutcome
-from providers.federation import PROVIDERS
+from providers.federation import pool_provider
 from providers.gcp.apply import Account
 from providers.gcp.policy import policies
 from providers.gcp.script import script
@@ -108,7 +108,7 @@ def test_machines_of_other_clouds_may_be_the_machines_account(lab: Lab, account:
         "allowedAudiences": ["api://spotd-d0"],
     }
     assert ("projects", lab.name, "sts.googleapis.com") in state.made
-    assert {PROVIDERS[cloud] for cloud in TRUSTS} == {"spotd-aws", "spotd-azure"}
+    assert {pool_provider(cloud) for cloud in TRUSTS} == {"spotd-aws", "spotd-azure"}
 
 
 def test_the_script_and_the_module_have_what_others_are_trusted_by() -> None:

@@ -9,6 +9,7 @@ import pytest
 from providers.base import LaunchRequest, Provider
 from providers.local.cloud import LocalCloud
 from providers.local.control import RunningCloud
+from providers.local.scenario import PERSONALITIES
 from tests.fixtures.local_cloud import launch_request
 from tests.providers.conformance import ProviderConformance
 from tests.providers.fault_table import FaultTable
@@ -45,7 +46,7 @@ class LocalRig:
 
 
 class TestLocalCloud(ProviderConformance):
-    @pytest.fixture(params=["aws", "gcp", "azure"])
+    @pytest.fixture(params=PERSONALITIES)
     def rig(self, local: RunningCloud, request: pytest.FixtureRequest) -> Iterator[LocalRig]:
         yield from rigs(local, request.param, request.node.name)
 

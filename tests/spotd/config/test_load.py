@@ -12,7 +12,7 @@ from spotd.base import log
 from spotd.base.errors import ExitCode
 from spotd.config.config import Config, ConfigError
 from spotd.config.load import load_config
-from spotd.config.provider_registry import CredentialIssuers
+from spotd.config.provider_registry import KINDS, CredentialIssuers
 from spotd.domain.events import Severity
 from spotd.domain.market import Timing
 from spotd.domain.queue import Limits
@@ -280,7 +280,7 @@ def test_every_problem_is_told_at_once_with_its_key_and_a_fix(file: Path) -> Non
                 "providers.far.url: 10.0.0.1 is not this machine "
                 "(fix: a local cloud is at http://127.0.0.1:PORT)"
             ),
-            "providers.x.kind: 'loca' is not possible (fix: use 'local', 'aws', 'gcp', 'azure')",
+            f"providers.x.kind: 'loca' is not possible (fix: use {', '.join(map(repr, KINDS))})",
             (
                 "checkpoint.store: 'bucket' is not a store "
                 "(fix: write file:///folder, or s3://, gs:// or az://bucket)"

@@ -6,6 +6,8 @@ import csv
 
 import pytest
 
+from providers.cloud_facts import load
+from providers.clouds import CLOUDS
 from spotd.money.billing_exports import Bill, BillingError, Entry, bill, key_of
 
 DAY = 1_793_491_200_000_000  # 2026-11-01
@@ -45,7 +47,9 @@ Virtual Machines,0.5,USD,"{""ServiceType"":""Standard_D4s_v5""}"
 
 
 def whole(cloud: str, text: str) -> Bill:
-    return bill(cloud, csv.DictReader(text.splitlines()))
+    facts = CLOUDS[cloud].bill
+    assert facts is not None
+    return bill(load(facts.export), csv.DictReader(text.splitlines()))
 
 
 def read(cloud: str, text: str) -> list[Entry]:

@@ -11,6 +11,7 @@ import fcntl
 import shlex
 from contextlib import suppress
 
+from providers.clouds import STORES
 from providers.credential_leases import LeasedCredentials
 from trainer.agent.base.paths import AgentPaths, write_private
 
@@ -30,7 +31,7 @@ def store_credentials(paths: AgentPaths, credentials: LeasedCredentials, store: 
         with suppress(OSError, ValueError):
             if path.exists() and int(expiry_file.read_text()) >= credentials.expires_at_us:
                 return False
-        if credentials.kind == "aws" and not store:
+        if STORES[credentials.kind].credential_process and not store:
             write_private(paths.aws_config, aws_config(paths).encode())
         write_private(path, credentials.text.encode())
         write_private(expiry_file, str(credentials.expires_at_us).encode())

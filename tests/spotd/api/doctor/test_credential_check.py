@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import cast
 
 import pytest
 
+from providers.cloud_facts import StoreFacts
+from providers.clouds import STORES
 from spotd.api.doctor.credential_check import check_store_reach
 from spotd.api.request.request import Check
 from spotd.planner.core.credential_lease import AccessMethod, StoreReach
@@ -69,10 +72,25 @@ def test_machines_without_a_right_are_a_problem_with_its_fix(cloud: str, key: st
         f"set {key} in [providers.mine], or add [stores.NAME.lend] for x://b to config.toml, or "
         "keys to its options"
     )
-    other = replace(own, store_cloud="other")
+    other = replace(own, store_cloud="gcp" if cloud == "aws" else "aws")
     assert checked(other).try_ == (
         "add [stores.NAME.lend] for x://b to config.toml, or keys to its options; or, for as long "
         "as the box is away, [stores.NAME.federate]"
     )
     nobodys = replace(own, store_cloud="")
     assert "federate" not in checked(nobodys).try_, "a server of one's own believes no cloud"
+
+
+def test_a_cloud_that_the_stores_cloud_cannot_trust_is_not_told_to_federate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reach = StoreReach("mine", "gcp", "s3://b", "aws", AccessMethod.NONE, DAY_S)
+    assert "federate" in checked(reach).try_
+    monkeypatch.setitem(cast("dict[str, StoreFacts]", STORES), "aws", _trusting("azure"))
+    assert "federate" not in checked(reach).try_
+    assert "[stores.NAME.lend]" in checked(reach).try_
+
+
+def _trusting(cloud: str) -> StoreFacts:
+    store = STORES["aws"]
+    return replace(store, trusts={cloud: store.trusts[cloud]})
