@@ -83,7 +83,8 @@ class AwsLend(LendSettings):
 
 
 class AwsFederate(FederateSection):
-    """Machines of these clouds show who they are, and are given a role of the store's own."""
+    """Machines of these clouds sign in to AWS with their own cloud's identity token, and assume a
+    role that may use the bucket."""
 
     kind: Literal["aws"]
     clouds: list[Trusted] = Field(min_length=1)

@@ -91,8 +91,8 @@ class AzureLend(LendSettings):
 
 
 class AzureFederate(FederateSection):
-    """Machines of these clouds show who they are, and are given tokens of an application, or of an
-    identity, of Entra."""
+    """Machines of these clouds sign in to Azure with their own cloud's identity token, as an
+    application or managed identity of Entra."""
 
     kind: Literal["azure"]
     clouds: list[Trusted] = Field(min_length=1)

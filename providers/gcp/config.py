@@ -105,8 +105,8 @@ class GcpLend(LendSettings):
 
 
 class GcpFederate(FederateSection):
-    """Machines of these clouds show who they are, and are given tokens of a service account that
-    may use the bucket."""
+    """Machines of these clouds sign in to Google Cloud with their own cloud's identity token, and
+    impersonate a service account that may use the bucket."""
 
     kind: Literal["gcp"]
     clouds: list[Trusted] = Field(min_length=1)
