@@ -128,6 +128,7 @@ from spotd.wire.printed_steps import (
     largest_series,
     main_series,
     printed_steps_data,
+    unknown_series,
 )
 from spotd.wire.saved_folders import (
     SavedFile,
@@ -259,4 +260,5 @@ __all__ = [
     "shards_of_unit",
     "shown",
     "streams_by_path",
+    "unknown_series",
 ]

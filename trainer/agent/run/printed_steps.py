@@ -17,8 +17,8 @@ from spotd.wire import (
     largest_series,
     main_series,
     printed_steps_data,
+    unknown_series,
 )
-from spotd.wire.printed_steps import unknown_series
 from trainer.agent.base.streams import LogReader
 from trainer.agent.run.step_replay import Start, StepPace
 from trainer.directory.resume_check import NOT_RESUMED
