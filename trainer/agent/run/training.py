@@ -346,9 +346,8 @@ class Training:
 
         A program that failed is restarted, so its outputs get only FAILED_S.
         """
-        stopping = self._desired.stopping
-        is_unwanted = stopping is not None and stopping.skips_outputs
-        if self._outputs.is_done or self._start.files.outputs is None or is_unwanted:
+        stopping, outputs = self._desired.stopping, self._start.files.outputs
+        if self._outputs.is_done or outputs is None or (stopping and stopping.skips_outputs):
             then(True)
             return
         self.phase = Phase.COLLECTING
@@ -504,8 +503,8 @@ class Training:
         if self.phase is Phase.ENDED:
             return
         self.code = code
-        released = code == wire.EXIT_RELEASED and self._desired.stopping is not None
-        as_asked = released or (code == wire.EXIT_FENCED and self._fenced)
+        released, fenced = self._desired.stopping is not None, self._fenced
+        as_asked = {wire.EXIT_RELEASED: released, wire.EXIT_FENCED: fenced}.get(code, False)
         part = wire.FailedPart.NOTHING if as_asked else wire.FailedPart.PROGRAM
         self.ended_well = as_asked or code == wire.EXIT_FINISHED
         ranks = {str(self._context.config.rank): script_exit.code}

@@ -128,5 +128,5 @@ def test_a_job_that_keeps_nothing(rig: Rig, capsys: pytest.CaptureFixture[str]) 
     # (4 + 1/15) * (e^(1/4) - 1) = 1.1551 h for one of work.
     assert "a useful hour: $23.02 " in sides
     assert first.startswith("spot today: ")
-    assert "and all work again" in why
+    assert "and all work repeated" in why
     assert "a run of less than 2 h on demand; here 0.0 % saved" in rule

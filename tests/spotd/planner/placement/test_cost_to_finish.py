@@ -158,7 +158,10 @@ def test_the_way_there_is_paid_and_the_way_back_as_likely_as_it_is_needed() -> N
     size = {"size_bytes": 1_000_000_000_000, "every_steps": 9, "every_s": 0.0}
     save = CheckpointSpec("s3://b", "spotd", **size)
     of = a_job(checkpoint=save, preferences=Preferences(work_s=14_400.0))
-    around = {"places": {"s3://b": ("aws", "aws-1")}, "leaving": {"aws": 90_000, "gcp": 0}}
+    around = {
+        "places": {"s3://b": ("aws", "aws-1")},
+        "egress_microusd_per_gb": {"aws": 90_000, "gcp": 0},
+    }
     far = offer("gcp-1a", 8.0)
     sold = market((SPOT, far), **around)
     ends = 14_400 / (8 * 3600)
