@@ -209,6 +209,7 @@ def _index_mapping(node: MappingNode, path: Path, document: Document, count: lis
         if key.tag == "tag:yaml.org,2002:merge":
             merged += value.value if isinstance(value, SequenceNode) else [value]
             continue
+        key.tag = "tag:yaml.org,2002:str"  # a name as it is written: NO is not False, 1.10 not 1.1
         if key.value in first_lines:
             message = f"duplicate key, first on line {first_lines[key.value]}"
             raise SpecError(Problem(key_text((*path, key.value)), message, "keep one", line))

@@ -73,3 +73,14 @@ def test_any_text_is_a_document_or_a_spec_error(text: str) -> None:
         assert isinstance(parse(text).data, dict)
     except SpecError as error:
         assert error.problems  # noqa: PT017 - both outcomes are right
+
+
+@pytest.mark.parametrize(
+    "name", ["NO", "no", "ON", "Yes", "null", "~", "1.10", "0x1F", "1e3", "017"]
+)
+def test_a_key_is_a_name_as_it_is_written(name: str) -> None:
+    """YAML 1.1 has a value of its own for each of these."""
+    document = parse(f"envs: {{{name}: 1}}\nrun: x")
+    assert document.data["envs"] == {name: 1}
+    merged = parse(f"base: &base\n  {name}: 1\nenvs:\n  <<: *base\nrun: x")
+    assert merged.data["envs"] == {name: 1}

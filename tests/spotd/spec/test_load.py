@@ -507,6 +507,15 @@ def test_variables_are_text_as_python_prints_what_yaml_read_and_a_change_is_told
     ]
 
 
+def test_a_variable_may_have_a_name_that_yaml_takes_for_a_value() -> None:
+    parsed = read("envs: {NO: no, ON: 'on', Y: 1.10}\nrun: x")
+    assert parsed.spec.program.envs == {"NO": "False", "ON": "on", "Y": "1.1"}
+    assert [warning for warning in parsed.warnings if "envs" in warning] == [
+        "line 1: envs.NO no is read as 'False' (quote it to keep it)",
+        "line 1: envs.Y 1.10 is read as '1.1' (quote it to keep it)",
+    ]
+
+
 def test_overrides_replace_and_add_variables_and_secrets() -> None:
     parsed = read(
         "envs: {A: old, B: }\nsecrets: {S: in-the-file, T: }\nrun: x",

@@ -18,13 +18,17 @@ from pathlib import Path
 _LOG = logging.getLogger(__name__)
 _PROC = Path("/proc")
 _SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh", "busybox"})
-# Programs that start the training processes and must not be signalled themselves: torchrun kills
-# its workers after its own grace, and accelerate or mpirun do not pass every signal on.
+# Programs that start the training processes and must not be signalled although they handle signals:
+# torchrun kills its workers after its own grace, and accelerate or mpirun do not pass every signal
+# on. Any other program is known by what it does: see `_only_waits`.
 _LAUNCHERS = frozenset(
     {"torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "horovodrun", "composer"}
     | {"uv", "uvx", "poetry", "conda", "mamba", "micromamba", "pipenv", "hatch", "timeout", "time"}
     | {"tee", "stdbuf", "sudo", "env", "nohup", "numactl", "taskset", "setsid", "srun"}
 )
+_HELPERS = ("multiprocessing.spawn", "multiprocessing.forkserver", "resource_tracker")
+_BUSIER_S = 0.5  # so much more CPU time than its child's makes a program more than its launcher
+_TICKS = os.sysconf("SC_CLK_TCK")
 _STABLE_SCANS = 2
 _SUDO_S = 5.0
 _STOPPED = "T"
@@ -44,6 +48,7 @@ class _Stat:
     state: str
     parent: int
     session: int
+    cpu_ticks: int  # of user and system time
     started: int
 
 
@@ -58,6 +63,7 @@ def _stat(pid: int) -> _Stat | None:
         state=fields[0],
         parent=int(fields[1]),
         session=int(fields[3]),
+        cpu_ticks=int(fields[11]) + int(fields[12]),
         started=int(fields[19]),
     )
 
@@ -248,9 +254,10 @@ def _signal_groups(groups: Iterable[int], number: int) -> None:
 def workers(root: int, number: int) -> list[Process]:
     """Return the processes below `root` to signal: the training processes themselves.
 
-    Shells and launchers are skipped in favour of their children, and children of a training process
-    (data loaders) are left to it. A shell is included if it has a trap for the signal or no
-    children, but not if it reads a pipe, which its writer needs.
+    Shells, launchers and programs that only wait for another one are skipped in favour of their
+    children, and children of a training process (data loaders) are left to it. A shell is included
+    if it has a trap for the signal or no children, but not if it reads a pipe, which its writer
+    needs.
     """
     return list(_workers(root, number, _by_parent(_process_table())))
 
@@ -263,10 +270,57 @@ def _workers(parent: int, number: int, children: Mapping[int, list[Process]]) ->
             if catches(child.pid, number) or not (below or _reads_pipe(child.pid)):
                 yield child
             yield from below
-        elif _is_launcher(argv):
+        elif _is_launcher(argv) or _only_waits(child, argv, number, children):
             yield from _workers(child.pid, number, children)
         else:
             yield child
+
+
+def _only_waits(
+    process: Process, argv: list[str], number: int, children: Mapping[int, list[Process]]
+) -> bool:
+    """Whether a program only waits for another one that it has started, which is the one to signal.
+
+    So it is if the other one handles the signal or uses a GPU, and it does neither, and has not
+    used more CPU time. A program's forks and the helpers of Python's multiprocessing are its own.
+    """
+    if catches(process.pid, number) or _uses_gpu(process.pid):
+        return False
+    own_s = _cpu_s(process.pid)
+    return any(
+        (catches(worker.pid, number) or _uses_gpu(worker.pid))
+        and _cpu_s(worker.pid) + _BUSIER_S >= own_s
+        for worker in _workers(process.pid, number, children)
+        if not _is_own_helper(worker.pid, argv)
+    )
+
+
+def _is_own_helper(pid: int, parent_argv: list[str]) -> bool:
+    """Whether a process is a fork of its parent, or a helper of Python's multiprocessing."""
+    argv = _argv(pid)
+    return argv == parent_argv or any(name in word for word in argv for name in _HELPERS)
+
+
+def _uses_gpu(pid: int) -> bool:
+    """Whether a process has a device of an NVIDIA GPU open."""
+    for entry in _entries(_PROC / str(pid) / "fd"):
+        with suppress(OSError):
+            if str(entry.readlink()).startswith("/dev/nvidia"):
+                return True
+    return False
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []  # it ended, or is another user's
+
+
+def _cpu_s(pid: int) -> float:
+    """CPU time of a process, in seconds; 0 if it has ended."""
+    stat = _stat(pid)
+    return 0.0 if stat is None else stat.cpu_ticks / _TICKS
 
 
 def hold_shells(root: int) -> None:
@@ -308,7 +362,11 @@ def _shells(parent: int, children: Mapping[int, list[Process]]) -> Iterator[Proc
     program."""
     for child in children.get(parent, []):
         argv = _argv(child.pid)
-        if not (_is_shell(argv) or _is_launcher(argv)):
+        if not (
+            _is_shell(argv)
+            or _is_launcher(argv)
+            or _only_waits(child, argv, signal.SIGTERM, children)
+        ):
             continue
         handles_term = catches(child.pid, signal.SIGTERM) or ignores(child.pid, signal.SIGTERM)
         if _is_shell(argv) and not handles_term and not _reads_pipe(child.pid):

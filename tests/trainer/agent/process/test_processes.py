@@ -102,6 +102,81 @@ def test_launchers_and_shells_are_passed_through(tmp_path: Path, launcher: list[
         assert names(workers(process.pid, signal.SIGTERM)) == ["one"]
 
 
+HEARS = """
+import signal, sys, time
+from pathlib import Path
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+Path(sys.argv[1]).touch()
+while True:
+    time.sleep(0.1)
+"""
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        pytest.param(WRAP, id="subprocess.call"),
+        pytest.param(
+            "import subprocess, sys\n"
+            "subprocess.run(['sh', '-c', ' '.join(sys.argv[1:]) + '; true'])",
+            id="a shell of its own",
+        ),
+        pytest.param(
+            "import os, sys\nif (pid := os.fork()): os.waitpid(pid, 0)\n"
+            "else: os.execv(sys.argv[1], sys.argv[1:])",
+            id="fork and exec",
+        ),
+    ],
+)
+def test_a_launcher_in_no_list_is_known_by_what_it_does(tmp_path: Path, wrap: str) -> None:
+    """The program that it waits for handles the signal, and it does not."""
+    (tmp_path / "wrapper.py").write_text(wrap)
+    (tmp_path / "train.py").write_text(HEARS)
+    up = tmp_path / "up"
+    line = f"{sys.executable} {tmp_path}/wrapper.py {sys.executable} {tmp_path}/train.py {up}; true"
+    with started("bash", "-c", line) as process:
+        wait_until("it is up", up.exists)
+        assert names(workers(process.pid, signal.SIGTERM)) == [str(up)]
+        found = workers(process.pid, signal.SIGTERM)
+        assert b"train.py" in command_line(found[0].pid).split(b"\0")[1]
+
+
+def test_a_program_that_works_itself_is_signalled_and_not_what_helps_it(tmp_path: Path) -> None:
+    """A tracker of experiments beside the training, which handles the signal."""
+    up = tmp_path / "up"
+    (tmp_path / "tracker.py").write_text(HEARS)
+    (tmp_path / "train.py").write_text(
+        "import subprocess, sys, time\n"
+        f"subprocess.Popen([sys.executable, {str(tmp_path / 'tracker.py')!r}, {str(up)!r}])\n"
+        "while time.process_time() < 2: pass\n"
+        f"open({str(tmp_path / 'worked')!r}, 'w').close()\n"
+        "time.sleep(1000)\n"
+    )
+    with started("bash", "-c", f"{sys.executable} {tmp_path}/train.py one; true") as process:
+        wait_until("both are up", lambda: up.exists() and (tmp_path / "worked").exists())
+        assert names(workers(process.pid, signal.SIGTERM)) == ["one"]
+
+
+def test_forks_and_helpers_of_a_program_are_its_own(tmp_path: Path) -> None:
+    up = tmp_path / "up"
+    (tmp_path / "train.py").write_text(
+        "import multiprocessing, signal, sys, time\n"
+        "def load():\n"
+        "    signal.signal(signal.SIGTERM, lambda *_: None)\n"
+        f"    open({str(up)!r} + sys.argv[1], 'w').close()\n"
+        "    time.sleep(1000)\n"
+        "if __name__ == '__main__':\n"
+        "    multiprocessing.set_start_method(sys.argv[1])\n"
+        "    multiprocessing.Process(target=load).start()\n"
+        "    time.sleep(1000)\n"
+    )
+    for method in ("fork", "spawn"):
+        line = f"{sys.executable} {tmp_path}/train.py {method}; true"
+        with started("bash", "-c", line) as process:
+            wait_until("its loader is up", (tmp_path / f"up{method}").exists)
+            assert names(workers(process.pid, signal.SIGTERM)) == [method]
+
+
 def test_an_ordinary_program_is_a_worker_and_its_children_are_its_own(tmp_path: Path) -> None:
     train = tmp_path / "train.py"
     train.write_text(f"import subprocess, sys\nsubprocess.call([sys.executable, '-c', {SLEEP!r}])")

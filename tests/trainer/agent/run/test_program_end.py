@@ -10,6 +10,7 @@ import pytest
 
 from providers.stores import open_store
 from spotd import wire
+from tests.fixtures.waiting import wait_until
 from tests.trainer.agent.node import Node
 from tests.trainer.rig import ROOT
 from trainer.fence import read_head
@@ -63,6 +64,32 @@ def test_a_code_of_ours_from_anybody_is_reported_as_the_programs_own(
     node.start(run=f"echo hello; exit {code}", engine=engine)
     ended = node.wait_for(wire.EXITED).data
     assert (ended["code"], ended["part"]) == (code, "program")
+
+
+WRAPPER = "import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:]))"
+TRAIN = """
+import pathlib, signal, sys, time
+def save(*_):
+    pathlib.Path("saved").touch()
+    sys.exit(75)
+signal.signal(signal.SIGTERM, save)
+pathlib.Path("up").touch()
+while True:
+    time.sleep(0.05)
+"""
+
+
+def test_the_program_below_an_unknown_launcher_is_asked_to_stop(node: Node) -> None:
+    node.home.mkdir(exist_ok=True)
+    (node.home / "wrapper.py").write_text(WRAPPER)
+    (node.home / "train.py").write_text(TRAIN)
+    node.run()
+    python = sys.executable
+    node.start(run=f"{python} {node.home}/wrapper.py {python} {node.home}/train.py")
+    wait_until("the program to be up", (node.paths.workdir / "up").exists)
+    node.send(wire.RELEASE)
+    assert node.wait_for(wire.EXITED).data["code"] == 75, node.log()
+    assert (node.paths.workdir / "saved").exists(), "it heard of it"
 
 
 def test_a_program_that_ends_as_asked_is_reported_so(node: Node) -> None:
