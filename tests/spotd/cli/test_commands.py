@@ -204,16 +204,27 @@ def test_wait_survives_a_restart_of_the_daemon(
     rig: Rig, spotctl: Spotctl, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id = rig.submit()
-    follows = threading.Event()
+    follows, was_refused = threading.Event(), threading.Event()
 
     def follow(**arguments: Any) -> Any:
+        client = arguments["client"]
+        call = client.call
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return call(*args, **kwargs)
+            except Exception:
+                was_refused.set()
+                raise
+
+        client.call = watched
         follows.set()
         return follow_job(**arguments)
 
     def restart() -> None:
-        follows.wait(LIMIT_S)  # before that the daemon has to be there
+        assert follows.wait(LIMIT_S)  # before that the daemon has to be there
         rig.stop()
-        time.sleep(0.7)  # the outage itself
+        assert was_refused.wait(LIMIT_S)  # the outage itself
         rig.finish(job_id, 0, Outcome.SUCCEEDED)
         rig.start()
 

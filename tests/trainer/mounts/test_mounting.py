@@ -194,6 +194,12 @@ def _in_cache(node: Node) -> int:
     return whole
 
 
+def _can_read(path: Path) -> bool:
+    with suppress(OSError):  # a mount that is lost
+        return path.read_bytes() == SMALL
+    return False
+
+
 def _taken(path: Path) -> int:
     return path.stat().st_blocks * 512
 
@@ -251,6 +257,33 @@ def test_a_program_fails_of_its_mount_although_the_mounts_process_has_not_quite_
     assert (unwell.data["what"], unwell.data["again"]) == ("mount", True)
     assert "its process is ending" in node.wait_for(wire.WARNING).data["text"]
     assert not Path(f"/proc/{wrapper}").exists(), "nothing of the lost mount is left"
+
+
+def test_mounts_that_die_at_the_same_time_are_each_mounted_again_once(
+    node: Node, bucket: Bucket
+) -> None:
+    """The second takes longer: it is not taken for lost again once the first is there."""
+    slow = f"while [ -e {node.home}/slow ]; do sleep 0.05; done"
+    _wrap_rclone(
+        node,
+        f'case "$*" in *"{node.home}/more"*) {slow};; esac\nexec {shutil.which("rclone")} "$@"\n',
+    )
+    node.run()
+    second = replace(mount(bucket), target="~/more")
+    read = "while cat ~/data/small ~/more/small > /dev/null; do sleep 0.02; done; exit 3"
+    again = "[ -e up ] && { cat ~/data/small ~/more/small; exit; }"
+    node.start(run=f"{again}; touch up; {read}", buckets=(mount(bucket), second))
+    wait_until("the program to be up", (node.paths.workdir / "up").exists)
+    (node.home / "slow").touch()
+    for number in range(2):
+        os.kill(rclone_pid(node, number), signal.SIGKILL)
+    wait_until("the first to serve again", lambda: _can_read(node.home / "data" / "small"))
+    node.live_on(2.5)  # it checks its mounts every second
+    (node.home / "slow").unlink()
+    assert node.wait_for(wire.EXITED).data["code"] == 0, node.log()
+    texts = sorted(entry.data["text"] for entry in node.entries(wire.WARNING))
+    assert len(texts) == 2, texts
+    assert ["at ~/data was" in texts[0], "at ~/more was" in texts[1]] == [True, True]
 
 
 def test_a_mount_that_only_does_not_answer_is_not_lost(node: Node, bucket: Bucket) -> None:

@@ -20,7 +20,7 @@ from trainer.agent.process.processes import run_command
 DEVICE = Path("/dev/fuse")
 CONF = Path("/etc/fuse.conf")
 ALLOW_OTHER = "user_allow_other"  # in CONF, lets other users see a plain user's mounts
-DISCONNECTED_S = 1.0
+DISCONNECTED_S = 1.0  # for the answer of a mount's server, which may hang
 _INSTALL_S = 300.0
 _COMMAND_S = 20.0
 _PACKAGES = {"rclone": "rclone", "fusermount3": "fuse3"}

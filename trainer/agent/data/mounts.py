@@ -140,7 +140,9 @@ class _Mounter:
         script.kill()
         deadline = time.monotonic() + MOUNT_TIMEOUT_S
         # Its supervisor records how it ended, and must not do so after the reset.
-        while script.state is ScriptState.RUNNING and time.monotonic() < deadline:
+        while script.state is ScriptState.RUNNING:
+            if time.monotonic() > deadline:
+                raise OSError(f"the process of an earlier mount at {mount.folder} does not end")
             time.sleep(POLL_S)
         script.reset()
         paths, bucket = self._context.paths, mount.bucket
@@ -212,7 +214,7 @@ class Mounts:
         self._meters: dict[str, ReadMeter] = {}
         self._failure = ("", 0.0)
         self._disconnected: set[str] = set()  # names of mounts whose server the kernel has lost
-        self._remounting = False  # a thread mounts one again
+        self._remounting: set[str] = set()  # names of mounts that threads mount again
         self._ended = False
         self.lost = ""  # why a mount is lost for good on this machine
 
@@ -277,9 +279,10 @@ class Mounts:
         if phase is Phase.ENDED:
             self._ended = True
             self._unmount_all(mounts)
-        elif phase in _ACTIVE and not self._remounting:
+        elif phase in _ACTIVE:
             for mount in mounts:
-                yield from self._check_mount(mount, start, now)
+                if mount.name not in self._remounting:
+                    yield from self._check_mount(mount, start, now)
 
     def _check_mount(
         self, mount: Mount, start: StartDocument, now: float
@@ -299,7 +302,7 @@ class Mounts:
             self.lost = f"{self._failure[0]}, {times} times on this machine"
             return
         yield HealthWarning(LOST, f"{self._failure[0]}; it is mounted again", {"times": times})
-        self._remounting = True
+        self._remounting.add(mount.name)
         threading.Thread(
             target=self._remount, args=(mount, start), name="mount", daemon=True
         ).start()
@@ -315,7 +318,7 @@ class Mounts:
             reason = str(error)
 
         def finished() -> None:
-            self._remounting = False
+            self._remounting.discard(mount.name)
             self._disconnected.discard(mount.name)
             if reason and not self._ended:
                 self.lost = (
