@@ -52,7 +52,6 @@ from spotd.store.transfers import DataTransfer
 
 log = structlog.get_logger(__name__)
 
-EVERY_S = 30.0  # between looks
 LOOK_S = 10.0  # while a copy is made, at whether it is wanted still
 PAUSE_S = 900.0  # after one that failed
 BEGUN, DONE, NOT = "staging_ahead", "staged_ahead", "not_staged"  # kinds of events

@@ -33,7 +33,6 @@ from spotd.wire import EXIT_FINISHED, STRIKE, Command, Reply
 
 log = structlog.get_logger(__name__)
 
-EVERY_S = 1.0
 CALL_S = 20.0
 STRIKE_S = 60.0  # for a node to take it; then nothing more is struck
 ORDER_S = 60.0  # an order that no daemon began by then was given of a job as it was long ago

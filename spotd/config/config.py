@@ -17,6 +17,7 @@ from spotd.config.checks import node_role_key, read_options
 from spotd.config.clouds import LocalProvider
 from spotd.config.file import ConfigFile
 from spotd.config.jump_hosts import jump_hosts
+from spotd.config.schedule import Schedule
 from spotd.config.stores import StoreSection
 from spotd.domain.datasets import DataSet
 from spotd.domain.market import Timing
@@ -133,6 +134,21 @@ class Config:
         granted_s = self.file.placement.on_demand_within_s
         timing = self.file.timing.to_model()
         return replace(timing, unattended_s=unattended_s, granted_s=granted_s)
+
+    @property
+    def schedule(self) -> Schedule:
+        """Return how often the daemon does its periodic tasks."""
+        timing = self.file.timing
+        return Schedule(
+            survey_s=timing.survey_every_s,
+            offers_s=timing.offers_every_s,
+            alerts_s=timing.alerts_every_s,
+            expiry_s=min(max(self.timing.unattended_s / 96, 1.0), Schedule.expiry_s),
+            prune_s=timing.prune_every_s,
+            keep_s=timing.keep_history_days * 86_400,
+            lease_s=timing.lease_s,
+            renew_s=timing.lease_s / 4,
+        )
 
     @property
     def known(self) -> KnownNames:

@@ -13,6 +13,7 @@ from spotd.alert_sinks.registry import AnyAlertRoute
 from spotd.config.clouds import Provider
 from spotd.config.dashboard import DashboardSection
 from spotd.config.metrics_listener import MetricsSection
+from spotd.config.schedule import Schedule
 from spotd.config.stores import DatasetSection, StagingSection, StoreSection
 from spotd.domain.market import Timing
 from spotd.domain.node_history import DAYS
@@ -159,12 +160,16 @@ class TimingSection(Section):
         description="Wait before another machine is requested beside a slow one",
     )
     survey_every_s: Seconds = Field(
-        default=10.0, description="Interval of listing a provider's machines"
+        default=Schedule.survey_s, description="Interval of listing a provider's machines"
     )
-    offers_every_s: Seconds = Field(default=60.0, description="Interval of price refreshes")
-    alerts_every_s: Seconds = Field(default=1.0, description="Interval of sending queued alerts")
+    offers_every_s: Seconds = Field(
+        default=Schedule.offers_s, description="Interval of price refreshes"
+    )
+    alerts_every_s: Seconds = Field(
+        default=Schedule.alerts_s, description="Interval of sending queued alerts"
+    )
     lease_s: float = Field(
-        default=20.0,
+        default=Schedule.lease_s,
         ge=8,
         le=600,
         description="Lease of a periodic task before another daemon takes it",
@@ -172,9 +177,12 @@ class TimingSection(Section):
     claim_every_s: Seconds = Field(
         default=30.0, description="Interval of checking the deployment's claim"
     )
-    prune_every_s: Seconds = 3600.0
+    prune_every_s: Seconds = Schedule.prune_s
     keep_history_days: float = Field(
-        default=90.0, gt=0, le=36_500, description="How long events and progress are retained"
+        default=Schedule.keep_s / 86_400,
+        gt=0,
+        le=36_500,
+        description="How long events and progress are retained",
     )
 
     def to_model(self) -> Timing:

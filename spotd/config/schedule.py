@@ -1,10 +1,8 @@
-"""How often the daemon does each of its periodic tasks."""
+"""How often the daemon does each of its periodic tasks: the one table of their intervals."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-from spotd.config.config import Config
 
 LEASE_S = 20.0
 RENEW_S = 5.0
@@ -12,7 +10,10 @@ RENEW_S = 5.0
 
 @dataclass(frozen=True)
 class Schedule:
-    """The interval of each task, in seconds."""
+    """The interval of each task, in seconds.
+
+    Of those that the configuration's section `[timing]` names, this is the default.
+    """
 
     survey_s: float = 10.0
     offers_s: float = 60.0
@@ -26,18 +27,12 @@ class Schedule:
     keep_s: float = 90 * 86_400.0  # history older than this is pruned
     lease_s: float = LEASE_S
     renew_s: float = RENEW_S
-
-
-def schedule_of(config: Config) -> Schedule:
-    """Return the schedule of the configured timing."""
-    timing = config.file.timing
-    return Schedule(
-        survey_s=timing.survey_every_s,
-        offers_s=timing.offers_every_s,
-        alerts_s=timing.alerts_every_s,
-        expiry_s=min(max(config.timing.unattended_s / 96, 1.0), Schedule.expiry_s),
-        prune_s=timing.prune_every_s,
-        keep_s=timing.keep_history_days * 86_400,
-        lease_s=timing.lease_s,
-        renew_s=timing.lease_s / 4,
-    )
+    budgets_s: float = 60.0
+    idle_gpus_s: float = 300.0  # machines report as often
+    market_alerts_s: float = 60.0
+    step_totals_s: float = 60.0
+    prefetch_s: float = 30.0  # of data sets
+    drills_s: float = 1.0
+    overdue_drills_s: float = 3600.0
+    credential_leases_s: float = 30.0
+    end_access_s: float = 10.0  # retries of removing disabled users from machines

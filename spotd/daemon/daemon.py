@@ -46,7 +46,6 @@ from spotd.config.changes import check_change
 from spotd.config.config import Config
 from spotd.config.iam_policies import facts_of, infos_of
 from spotd.config.provider_registry import Clouds, build_provider
-from spotd.config.schedule import schedule_of
 from spotd.daemon.condition_alerts import ConditionAlerts
 from spotd.daemon.db_outage import LEASES, DatabaseOutageAlert
 from spotd.daemon.history_cache import HistoryCache
@@ -70,7 +69,6 @@ from spotd.daemon.startup import (
     open_deployment_store,
 )
 from spotd.daemon.wiring import (
-    LEND_EVERY_S,
     AnyServer,
     add_periodic_tasks,
     bucket_settings_of,
@@ -98,7 +96,6 @@ log = structlog.get_logger(__name__)
 
 WATCHDOG_EVERY_S = 1.0  # the unit allows a minute
 FIRST_CLAIM_CHECK_S = 3.0  # seconds that the start waits for the deployment claim
-REVOKE_EVERY_S = 10.0  # retries of removing disabled users from machines
 STOP_TIMEOUT_S = 3.0  # for each kind of work in progress at the stop
 
 
@@ -152,7 +149,7 @@ class Daemon:
         )
         self.delivery = self._open_delivery(config)
         self.tasks = self._build_tasks()
-        self.tasks.add(LEND_EVERY_S, "lend", self.leases.renew)
+        self.tasks.add(config.schedule.credential_leases_s, "lend", self.leases.renew)
         self.tasks.add(every_s, "claim", self.claim.keep)
         self.tasks.stand_still(self.claim.why)
         late_s = LEASES * config.file.timing.lease_s
@@ -282,7 +279,7 @@ class Daemon:
             repeat_s=config.file.alerts.repeat_s,
             dashboard_url=config.file.dashboard.url,
         )
-        self.tasks.change(self.timing, schedule_of(config))
+        self.tasks.change(self.timing, config.schedule)
         self.outage_alert.patience_s = LEASES * config.file.timing.lease_s
         self.loop.change(self.timing)
         try:  # jobs that wait for a limit are checked at once
@@ -392,9 +389,13 @@ class Daemon:
             clock=self.clock,
             holder=self.owner,
             timing=self.timing,
-            schedule=schedule_of(self.config),
+            schedule=self.config.schedule,
         )
-        tasks.add(REVOKE_EVERY_S, "put_out", self.ssh_access.end_access_of_disabled_users)
+        tasks.add(
+            self.config.schedule.end_access_s,
+            "put_out",
+            self.ssh_access.end_access_of_disabled_users,
+        )
         self.prefetch = add_periodic_tasks(
             tasks, lambda: self.config, self.context, self.dataset_copies.note
         )

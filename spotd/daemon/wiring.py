@@ -37,7 +37,6 @@ from spotd.security.secrets import JobKeys, SecretBox, open_secrets
 from spotd.store.interface import Store
 
 # Seconds between checks for leases that are due. The shortest lease is renewed after 300 s.
-LEND_EVERY_S = 30.0
 
 
 @runtime_checkable
@@ -112,7 +111,7 @@ def add_periodic_tasks(
 
     `note(url)` is called when a copy of a data set is complete.
     """
-    clock = context.clock
+    clock, schedule = context.clock, config().schedule
     budget_check = budgets.Budgets(
         budgets=lambda: config().budgets,
         clock=clock,
@@ -120,12 +119,12 @@ def add_periodic_tasks(
         places=context.job_stores.places,
         datasets=lambda: config().datasets,
     )
-    tasks.add(budgets.EVERY_S, "budgets", budget_check.keep)
+    tasks.add(schedule.budgets_s, "budgets", budget_check.keep)
     idle_check = idle_gpus.IdleGpuCheck(lambda: config().idle, clock)
-    tasks.add(idle_gpus.EVERY_S, "idle", idle_check.look)
+    tasks.add(schedule.idle_gpus_s, "idle", idle_check.look)
     market_check = market_alerts.Markets(lambda: config().market_alerts, clock)
-    tasks.add(market_alerts.EVERY_S, "market", market_check.look)
-    tasks.add(step_totals.EVERY_S, "totals", step_totals.StepTotals(clock).check)
+    tasks.add(schedule.market_alerts_s, "market", market_check.look)
+    tasks.add(schedule.step_totals_s, "totals", step_totals.StepTotals(clock).check)
     prefetch = dataset_prefetch.DatasetPrefetch(
         market=lambda: market_now(context, config().timing),
         open_store=context.job_stores.open,
@@ -137,7 +136,7 @@ def add_periodic_tasks(
         ),
         contested=context.condition.contested,
     )
-    tasks.add(dataset_prefetch.EVERY_S, "stage", prefetch.look)
+    tasks.add(schedule.prefetch_s, "stage", prefetch.look)
     drill_task = drill_runner.DrillRunner(
         link=context.link,
         keys=context.keys,
@@ -146,9 +145,9 @@ def add_periodic_tasks(
         clock=clock,
         contested=context.condition.contested,
     )
-    tasks.add(drill_runner.EVERY_S, "drills", drill_task.look)
+    tasks.add(schedule.drills_s, "drills", drill_task.look)
     overdue = drills.OverdueDrills(lambda: config().drill_days, clock)
-    tasks.add(drills.EVERY_S, "overdue drills", overdue.look)
+    tasks.add(schedule.overdue_drills_s, "overdue drills", overdue.look)
     return prefetch
 
 

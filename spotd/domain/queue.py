@@ -24,8 +24,8 @@ class Limits:
 class QueueEntry:
     """A waiting job with what it requests.
 
-    `used_microusd` is recent use: of its project, and of its user within the project. Entries sort
-    by turn; see `before`.
+    `used_microusd` is recent use: of its project, and of its user within the project. The order is
+    that of `planner/queue/fair_share.py`.
     """
 
     job_id: str
@@ -38,11 +38,6 @@ class QueueEntry:
     created_at_us: int = 0
     since_us: int = 0  # it waits for room; 0: it does not yet
     used_microusd: tuple[int, int] = (0, 0)
-
-    @property
-    def before(self) -> tuple[int, tuple[int, int], int, str]:
-        """Return the sort key: priority, then fair share, then age; lower is earlier."""
-        return -self.priority, self.used_microusd, self.created_at_us, self.job_id
 
 
 @dataclass(frozen=True)

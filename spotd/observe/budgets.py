@@ -18,7 +18,6 @@ from spotd.observe.storage_costs import record_carriage
 from spotd.store.budget_queries import OVERRIDE, carried, override_key, spendings
 from spotd.store.interface import Store
 
-EVERY_S = 60.0
 FORETELL_EVERY_US = US_PER_H // 6  # it reads all reports and checkpoints of what runs
 
 

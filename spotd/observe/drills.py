@@ -12,7 +12,6 @@ from spotd.domain.events import Event, Severity
 from spotd.history.overdue_drills import overdue
 from spotd.store.interface import Store
 
-EVERY_S = 3600.0
 OVERDUE = "drill_overdue"
 
 

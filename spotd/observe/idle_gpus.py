@@ -18,7 +18,6 @@ from spotd.money.idle import ALLOW, PAUSE, Idle, IdlePolicy, Window, idle_gpus
 from spotd.observe.checkpoint_overhead import judge_saves
 from spotd.store.interface import Store
 
-EVERY_S = 300.0  # machines report as often
 USE_S = 900.0  # what is judged of them
 
 

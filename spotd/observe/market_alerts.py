@@ -24,7 +24,6 @@ from spotd.history.market_episodes import (
 )
 from spotd.store.interface import Store
 
-EVERY_S = 60.0
 REMEMBERED_S = 90 * 86_400.0  # an episode that is older begins anew: events are pruned about then
 
 

@@ -10,7 +10,6 @@ from spotd.domain.node import Node
 from spotd.domain.work_total import differing_totals, named_total
 from spotd.store.interface import Store
 
-EVERY_S = 60.0
 DIFFERS = "total_differs"  # the kind of the event
 
 

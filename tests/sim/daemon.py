@@ -43,7 +43,6 @@ from spotd.domain.market import Timing
 from spotd.domain.plan import Plan
 from spotd.domain.view import View
 from spotd.money.budget import Budget
-from spotd.observe.budgets import EVERY_S as BUDGETS_EVERY_S
 from spotd.observe.budgets import Budgets
 from spotd.observe.clouds import InstanceSurvey
 from spotd.observe.nodes import Follower
@@ -511,7 +510,7 @@ class SimDaemon:
             store, providers, survey, delivery.deliver, clock, owner, out.timing, SCHEDULE
         )
         if out.months:
-            duties.add(BUDGETS_EVERY_S, "budgets", Budgets(lambda: out.months, clock).keep)
+            duties.add(Schedule.budgets_s, "budgets", Budgets(lambda: out.months, clock).keep)
         self._pokes = [loop.poke, follower.poke]
         self._loop = out.kernel.spawn(self.process, loop.run)
         ways.start()

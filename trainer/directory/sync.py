@@ -68,7 +68,7 @@ from trainer.directory.units import (
 from trainer.fence import Fence, FencedError, StaleCommitError
 from trainer.saver.reader import CorruptError, read_manifest
 from trainer.saver.retention import ReadBack, remove_old
-from trainer.saver.shard_store import ShardStoreChooser
+from trainer.saver.shard_store_choice import ShardStoreChooser
 
 POLL_S = 1.0
 OPEN_WITHIN_S = 60.0  # for the program to open what was restored, before it is reported

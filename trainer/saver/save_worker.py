@@ -21,7 +21,7 @@ from trainer.saver.housekeeping import Housekeeper
 from trainer.saver.parts import RankPart, manifest_of, parse_part, part_key
 from trainer.saver.rank_upload import MAX_CONCURRENCY, RankUpload, SnapshotLabel, UploadConcurrency
 from trainer.saver.retention import pin_results
-from trainer.saver.shard_store import ShardStoreChooser
+from trainer.saver.shard_store_choice import ShardStoreChooser
 from trainer.saver.snapshot import Rank, SaverRole, Snapshot, commit_entry
 from trainer.saver.streams import AbandonedError, FillingSlot
 

@@ -29,7 +29,7 @@ from spotd.planner.offers.cooldowns import (
     spoiled_places,
 )
 from spotd.planner.placement.rank import TURN, RankedOffer, could_run
-from spotd.planner.queue.fair_share import ahead_by, named
+from spotd.planner.queue.fair_share import ahead_by, named, sort_key
 
 LOOKS_US = 120 * S  # reserved for a job that may request: it is due, and decided on within seconds
 ANSWERS_US = 60 * S  # and for one that has asked: a create takes 10 s, or nobody knows how long
@@ -147,7 +147,7 @@ def _last_wave(offer: Offer, spoiled: Spoiled) -> list[Refusal]:
 
 
 def _order(turn: QueueEntry, wave: Sequence[Refusal]) -> tuple[int, object]:
-    return _late(turn, wave), turn.before
+    return _late(turn, wave), sort_key(turn)
 
 
 def _late(turn: QueueEntry, wave: Sequence[Refusal]) -> int:

@@ -57,9 +57,14 @@ def use_of_late(rate_microusd_per_h: int, start_us: int, end_us: int, now_us: in
 # --- who gets the room
 
 
+def sort_key(entry: QueueEntry) -> tuple[int, tuple[int, int], int, str]:
+    """Return priority, then fair share, then age; lower is earlier."""
+    return -entry.priority, entry.used_microusd, entry.created_at_us, entry.job_id
+
+
 def in_order(entries: Iterable[QueueEntry]) -> tuple[QueueEntry, ...]:
     """Return the entries in the order of the queue."""
-    return tuple(sorted(entries, key=lambda turn: turn.before))
+    return tuple(sorted(entries, key=sort_key))
 
 
 @dataclass(frozen=True)
@@ -126,7 +131,7 @@ def _ahead(limits: Limits, line: QueueSnapshot, turn: QueueEntry) -> list[QueueE
     """
     entries: list[QueueEntry] = []
     for one in line.waiting:
-        if one.job_id == turn.job_id or one.before > turn.before:
+        if one.job_id == turn.job_id or sort_key(one) > sort_key(turn):
             continue
         in_project = line.nodes_of(one.project)
         in_project += sum(other.nodes for other in entries if other.project == one.project)

@@ -20,6 +20,7 @@ from spotd.act.lease_records import ShardLeases
 from spotd.act.node_link import LinkError
 from spotd.act.saver_env import SaverPackages, StandalonePython
 from spotd.base.clock import Clock
+from spotd.config.schedule import Schedule
 from spotd.domain.datasets import DataSet
 from spotd.domain.fast_replace import changed
 from spotd.domain.job import CheckpointSpec
@@ -34,7 +35,7 @@ from tests.spotd.fake_world import NOW, Stage, job_keys
 from tests.spotd.planner.build import job, node, offer, spec
 
 HOUR_S = 3600.0
-TICK_S = 30.0  # as LEND_EVERY_S
+TICK_S = Schedule.credential_leases_s
 URL = "s3://bucket/runs"
 OPTIONS = {"region": "r", "access_key_id": "AKIA", "secret_access_key": "s3cret"}
 

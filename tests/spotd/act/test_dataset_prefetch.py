@@ -21,6 +21,7 @@ from spotd.act import dataset_prefetch as ahead_module
 from spotd.act.dataset_prefetch import BEGUN, DONE, NOT
 from spotd.api_client.client import Client
 from spotd.api_routes import routes
+from spotd.config.schedule import Schedule
 from spotd.demo.s3 import serving
 from spotd.domain.fast_replace import changed
 from spotd.domain.job import Desired
@@ -291,7 +292,7 @@ def test_what_was_just_brought_counts_in_the_jobs_own_limit(rig: Rig, box: Box) 
     job_id = rig.submit(text=ASKS.replace("  stage", "  budget: {max_cost_usd: 6}\n  stage"))
     for _ in range(3):
         box.look()
-        rig.clock.go_on(ahead_module.EVERY_S)
+        rig.clock.go_on(Schedule.prefetch_s)
     assert sum(paid(box, job_id).values()) == pytest.approx(USD, abs=0.001)
     assert "it would cost $4.50, beyond the job's max_cost_usd" in said(rig, job_id, NOT)[0]
 

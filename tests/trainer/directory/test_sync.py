@@ -32,7 +32,7 @@ from trainer.directory.sync import OPEN_WITHIN_S
 from trainer.directory.units import STATE
 from trainer.fence import FencedError, read_head
 from trainer.saver.reader import CorruptError
-from trainer.saver.shard_store import MAX_FAILURES
+from trainer.saver.shard_store_choice import MAX_FAILURES
 
 
 @pytest.fixture
