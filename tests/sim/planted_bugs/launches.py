@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -16,6 +15,8 @@ import spotd.planner.spot_policy.deadline_slack
 import tests.sim.memory.commit
 from providers.base import CapacityError, Launched, LaunchRequest, Offer, UnknownOutcome
 from spotd.act.effects import launch_request
+from spotd.domain.fast_replace import changed
+from spotd.domain.job import JobSpec
 from spotd.domain.node import EffectKind, Node
 from spotd.domain.plan import Effect, Plan
 from spotd.domain.states import LeaveReason, NodeState
@@ -174,8 +175,8 @@ def _limits_unread(stack: ExitStack) -> None:
 def _cap_ignored(stack: ExitStack) -> None:
     refuse = spotd.planner.placement.rank._excluded
 
-    def generous(offer: Offer, spec: Any, *more: Any) -> Any:
-        return refuse(offer, replace(spec, max_hourly_microusd=0), *more)
+    def generous(offer: Offer, spec: JobSpec, *more: Any) -> Any:
+        return refuse(offer, changed(spec, max_hourly_microusd=0), *more)
 
     put(stack, spotd.planner.placement.rank, "_excluded", generous)
 
