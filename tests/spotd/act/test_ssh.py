@@ -176,11 +176,9 @@ def test_a_tarpit(machine: Machine, line: bytes) -> None:
             return
 
     before = ssh_threads()
-    with listening(serve) as port:
-        started_s = time.monotonic()
-        with pytest.raises(SshDeadlineError, match="no SSH server answered"):
-            connect(replace(machine.address, port=port), machine.keys.user.private, 0.5)
-        assert time.monotonic() - started_s < 3
+    address = machine.address
+    with listening(serve) as port, pytest.raises(SshDeadlineError, match="no SSH server answered"):
+        connect(replace(address, port=port), machine.keys.user.private, 0.5)
     until(lambda: ssh_threads() <= before)
 
 
@@ -195,20 +193,16 @@ def test_it_is_no_ssh_server(machine: Machine) -> None:
 def test_a_frozen_machine_is_noticed_at_connect(tmp_path: Path) -> None:
     with sshd.machine(tmp_path) as machine:
         machine.freeze()
-        started_s = time.monotonic()
         with pytest.raises(SshDeadlineError):
             connect(machine.address, machine.keys.user.private, 0.5)
-        assert time.monotonic() - started_s < 3
 
 
 def test_a_machine_that_freezes_is_noticed_by_the_next_call(tmp_path: Path) -> None:
     with sshd.machine(tmp_path) as machine, connected(machine) as connection:
         assert connection.run("true").status == 0
         machine.freeze()
-        started_s = time.monotonic()
         with pytest.raises(SshDeadlineError, match=r"within 0\.5 s"):
             connection.run("true", deadline_s=0.5)
-        assert time.monotonic() - started_s < 3
         assert not connection.open
 
 
@@ -239,10 +233,8 @@ def test_a_pipe_is_closed_when_nobody_writes_to_it_any_more() -> None:
 def test_a_hanging_command_ends_at_its_deadline_and_closes(machine: Machine) -> None:
     before = ssh_threads()
     with connected(machine) as connection:
-        started_s = time.monotonic()
         with pytest.raises(SshDeadlineError):
-            connection.run("sleep 60", deadline_s=0.4)
-        assert time.monotonic() - started_s < 3
+            connection.run(f"sleep {2 * LIMIT_S}", deadline_s=0.4)
         assert not connection.open
         with pytest.raises(OSError, match="Bad file"):
             connection.transport.sock.getpeername()
@@ -380,9 +372,12 @@ def test_whoever_follows_does_not_wait_for_new_keys(uplink: SlowUplink) -> None:
             channel.sendall(b"".join(SENT))
 
 
-def test_whoever_follows_does_not_wait_for_a_peer_that_reads_nothing(machine: Machine) -> None:
+def test_whoever_follows_does_not_wait_for_a_peer_that_reads_nothing(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It has us answer (here: say) more than fits between us, and takes none of it. One thread
-    follows all nodes; TCP alone would end it after 20 s, each time."""
+    follows all nodes; TCP alone would end it after PEER_TIMEOUT_MS, each time."""
+    monkeypatch.setattr("spotd.act.ssh.PEER_TIMEOUT_MS", int(2000 * LIMIT_S))
     deaf, over = threading.Event(), threading.Event()
 
     def talk(peer: socket.socket) -> None:
@@ -392,7 +387,7 @@ def test_whoever_follows_does_not_wait_for_a_peer_that_reads_nothing(machine: Ma
             back.start()
             while not deaf.is_set() and (data := peer.recv(4096)):
                 real.sendall(data)
-            over.wait(LIMIT_S)
+            over.wait(2 * LIMIT_S)
             real.shutdown(socket.SHUT_RDWR)
             back.join()
 
@@ -404,7 +399,7 @@ def test_whoever_follows_does_not_wait_for_a_peer_that_reads_nothing(machine: Ma
     with listening(talk) as port:
         connection = connect(replace(machine.address, port=port), machine.keys.user.private)
         connection._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
-        channel = connection.open_channel("cat > /dev/null", 10.0)
+        channel = connection.open_channel("cat > /dev/null", LIMIT_S)
         channel.setblocking(0)
         deaf.set()
         started_s = time.monotonic()
@@ -413,7 +408,7 @@ def test_whoever_follows_does_not_wait_for_a_peer_that_reads_nothing(machine: Ma
         took_s = time.monotonic() - started_s
         connection.close()
         over.set()
-    assert took_s < 10
+    assert took_s < LIMIT_S
 
 
 def test_the_last_output_is_not_lost(machine: Machine) -> None:
@@ -426,10 +421,8 @@ def test_the_last_output_is_not_lost(machine: Machine) -> None:
 
 def test_a_background_process_does_not_hold_us_for_ever(machine: Machine) -> None:
     with connected(machine) as connection:
-        started_s = time.monotonic()
-        result = connection.run("echo started; sleep 30 & exit 0", deadline_s=20)
+        result = connection.run(f"echo started; sleep {2 * LIMIT_S} & exit 0", deadline_s=LIMIT_S)
     assert (result.status, result.stdout) == (0, b"started\n")
-    assert time.monotonic() - started_s < 10
 
 
 def test_a_reset_in_the_middle(machine: Machine) -> None:
@@ -454,10 +447,8 @@ def test_a_reset_in_the_middle(machine: Machine) -> None:
         connection = connect(replace(machine.address, port=port), machine.keys.user.private)
         timer = threading.Timer(0.5, cut.set)
         timer.start()
-        started_s = time.monotonic()
         with pytest.raises(SshUnreachableError):
-            connection.run("echo begun; sleep 30", deadline_s=20)
-        assert time.monotonic() - started_s < 10
+            connection.run(f"echo begun; sleep {2 * LIMIT_S}", deadline_s=LIMIT_S)
         connection.close()
         timer.join()
 

@@ -204,7 +204,6 @@ def test_logs_are_rate_limited(node: Node) -> None:
     wait_until("the end of the log", lambda: "25000\n" in last_text(following))
     took_s = time.monotonic() - began
     assert took_s > (225_000 - LOG_BYTES_PER_S) / LOG_BYTES_PER_S * 0.9
-    assert took_s < 8.0
 
 
 def last_text(following: Following) -> str:
@@ -217,8 +216,8 @@ def test_on_a_notice_the_newest_output_comes_first(node: Node) -> None:
         node = replace(node, watcher="aws", metadata_base=service.url)
         with node:
             node.run()
-            # Far more than the rate allows in the test's time.
-            node.start(run="seq -f %09g 1 200000; echo the very end; sleep 1000")
+            # Minutes at the rate that is allowed.
+            node.start(run="seq -f %09g 1 1000000; echo the very end; sleep 1000")
             node.wait_for_log("the very end")
             following = node.follow()
             wait_until("some of the log", lambda: following.of(LogChunk))
@@ -227,7 +226,6 @@ def test_on_a_notice_the_newest_output_comes_first(node: Node) -> None:
             wait_until(
                 "the end of the log",
                 lambda: any("the very end" in chunk.text for chunk in following.of(LogChunk)),
-                2.0,
             )
             lines = following.lines()
     heard = next(
