@@ -254,8 +254,8 @@ def test_a_deaf_program_gets_sigterm_then_sigkill(node: Node) -> None:
     node.send(wire.DRAIN, {"reason": "cancelled", "deadline_s": 3.0})
     exited, draining = node.wait_for(wire.EXITED), node.wait_for(wire.DRAINING)
     took_s = (exited.at_us - draining.at_us) / 1e6
-    assert took_s > 1.5, "and SIGTERM after half of the time that there was"
-    assert draining.data["deadline_s"] == 3.0
+    assert took_s > 1.5
+    assert draining.data["deadline_s"] <= 2.0, "killed within the time that there was"
     assert exited.data["ranks"]["0"] == 137
     assert draining.data["reason"] == "cancelled"
     warning = node.entries(wire.WARNING)[-1].data["text"]
