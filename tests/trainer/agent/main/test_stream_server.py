@@ -110,14 +110,19 @@ def test_a_stopped_agent_does_not_beat(node: Node) -> None:
     following = node.follow()
     wait_until("it beats", lambda: following.of(Heartbeat))
     subprocess.run(["kill", "-STOP", str(pid)], check=True)
+    state = Path(f"/proc/{pid}/stat")
+    wait_until("it stands", lambda: state.read_text().rpartition(")")[2].split()[0] == "T")
+    stopped_us = time.time_ns() // 1000
+
+    def beats_since() -> list[Heartbeat]:
+        return [beat for beat in following.of(Heartbeat) if beat.at_us > stopped_us]
+
     try:
-        time.sleep(0.3)
-        count = len(following.of(Heartbeat))
-        time.sleep(0.7)
-        assert len(following.of(Heartbeat)) == count
+        time.sleep(1.0)
+        assert beats_since() == []
     finally:
         subprocess.run(["kill", "-CONT", str(pid)], check=True)
-    wait_until("it beats again", lambda: len(following.of(Heartbeat)) > count)
+    wait_until("it beats again", beats_since)
 
 
 def test_it_works_from_disk_when_the_agent_is_dead(node: Node) -> None:
