@@ -31,7 +31,7 @@ from spotd.planner.placement.rank import rank
 from spotd.store.budget_queries import carried
 from spotd.store.dataset_costs import paid_by_copy
 from spotd.store.transfers import DataTransfer
-from tests.fixtures.waiting import LIMIT_S
+from tests.fixtures.waiting import LIMIT_S, until
 from tests.spotd.act.staging_box import NAME, Box, Setting
 from tests.spotd.api.rig import JOB_FILE, SPOT, Rig
 
@@ -401,6 +401,7 @@ def test_one_that_is_stopped_ends_soon(rig: Rig, box: Box, setting: Setting) -> 
     assert setting.bytes_per_s * LIMIT_S < SIZE
     rig.submit(text=ASKS)
     box.ahead.look(rig.store)
+    until(lambda: content(setting, setting.copies[0]))  # a part is there; the next one is far away
     box.ahead.stop(LIMIT_S)
     assert not any(thread.name == "ahead" for thread in threading.enumerate())
 
