@@ -170,7 +170,7 @@ def test_ssh_to_a_machine_of_the_local_cloud(
     assert capfd.readouterr().out == f"hello from {instance_id}\n"
     # Another machine behind the same address is not trusted.
     second_node = rig.launch(rig.submit("second"), OFFERS[2], 0)
-    rig.address(rig.store.nodes.of_job(second_node.job_id)[0], listed[0].host, listed[0].port, "me")
+    rig.address(rig.store.nodes.of_job(second_node.job_id)[0], listed.host, listed.port, "me")
     assert spotctl(rig, "ssh", "second", "--", command) == 1
     assert "another machine has the address" in capfd.readouterr().err
     # By the daemon, and by the user's own ssh.

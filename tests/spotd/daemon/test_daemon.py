@@ -312,13 +312,16 @@ def test_when_its_terminal_is_closed_it_ends(box: Box) -> None:
     assert "SIGHUP" in box.tail("daemon", 1000)
 
 
-def test_a_cloud_that_accepts_and_never_answers_delays_neither_start_nor_end(box: Box) -> None:
+def test_a_cloud_that_accepts_and_never_answers_delays_neither_start_nor_end(
+    box: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Calls in flight are cut off then: they are due again, as after a crash."""
     with socket.socket() as tarpit:
         tarpit.bind(("127.0.0.1", 0))
         tarpit.listen(64)
         box.cloud_url = f"http://127.0.0.1:{tarpit.getsockname()[1]}"
         box.program = patient.__name__
+        monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
         box.start_daemon()
         wait_until("READY", lambda: "ready" in box.tail("daemon", 1000))
         ended_cleanly(box)
