@@ -27,7 +27,11 @@ from trainer.agent.base.notices import (
     poll_notices,
 )
 
-WATCHERS = {"aws": AwsWatcher, "azure": AzureWatcher, "gcp": GcpWatcher}
+WATCHERS: dict[str, type[AwsWatcher | AzureWatcher | GcpWatcher]] = {
+    "aws": AwsWatcher,
+    "azure": AzureWatcher,
+    "gcp": GcpWatcher,
+}
 WORKER = f"{shlex.quote(sys.executable)} {Path(__file__).parents[1] / 'worker.py'}"
 
 
