@@ -91,7 +91,7 @@ class _Function:
                 compared = [part for part in ast.walk(node.test) if isinstance(part, ast.Compare)]
                 if any(self._is_bound(part) for part in compared):
                     yield node.lineno
-            elif any(_is_short_number(limit) for limit in _limits(node)):
+            elif isinstance(node, ast.Call) and any(map(_is_short_number, _limits(node))):
                 yield node.lineno
 
     def _is_bound(self, compared: ast.Compare) -> bool:
