@@ -20,6 +20,7 @@ class Faults:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._cleared = threading.Event()
         self._armed: list[Fault] = []
 
     def arm(self, fault: Fault) -> None:
@@ -35,6 +36,12 @@ class Faults:
                     return fault
         return None
 
+    def hang(self, fault: Fault) -> None:
+        """Return after the fault's time, or when the faults are cleared."""
+        self._cleared.wait(fault.seconds)
+
     def clear(self) -> None:
         with self._lock:
             self._armed.clear()
+            self._cleared.set()
+            self._cleared = threading.Event()

@@ -235,7 +235,7 @@ class Run:
 
     def shoot(self, pid: int, what: str) -> None:
         os.kill(pid, signal.SIGKILL)
-        wait_for(f"{what} to be dead", lambda: not alive(pid), 5.0, every_s=0.01)
+        wait_for(f"{what} to be dead", lambda: not alive(pid), UP_TIMEOUT_S, every_s=0.01)
         self.note(f"{what} was killed")
 
 

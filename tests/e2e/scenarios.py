@@ -11,6 +11,7 @@ from typing import Any
 from spotd import wire
 from spotd.demo.box import BoxError, wait_for
 from tests.e2e.rig import POLL_S, UP_TIMEOUT_S, Run
+from tests.fixtures.waiting import LIMIT_S
 
 # Clouds warn for half a minute at least. Of AWS's notices whole seconds are told (one may be lost),
 # and they are asked for once a second: step and save are to fit in what is left, with the margin of
@@ -156,7 +157,7 @@ def _watch_release(run: Run, machine: str) -> tuple[int, int]:
         return steps[-1], releases[-1]
 
     try:
-        return wait_for("the node to release", ask, 60.0, every_s=0.02) or (0, 0)
+        return wait_for("the node to release", ask, LIMIT_S, every_s=0.02) or (0, 0)
     except BoxError as error:
         said = [(kind, data) for kind, data in last if kind != wire.PROGRESS][-6:]
         raise BoxError(f"{error}; the last that its journal said: {said}") from None

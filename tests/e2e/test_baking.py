@@ -20,6 +20,7 @@ from spotd.base.errors import ExitCode
 from spotd.cli.app import run
 from spotd.demo.box import wait_for
 from tests.e2e.clouds import CloudBox, Clouds, running_clouds
+from tests.fixtures.waiting import LIMIT_S
 
 pytestmark = pytest.mark.root
 
@@ -87,4 +88,4 @@ def _bake(box: CloudBox, clouds: Clouds, capsys: pytest.CaptureFixture[str]) -> 
     assert {(row["region"], row["baked"]) for row in offers} == {("us-west-2", image["image_id"])}
     assert spotctl(box, "logs", "bake-torch-aws-us-west-2", "--stream", "setup") == 0
     assert "the setup of torch" in capsys.readouterr().out
-    wait_for("no machine is left", lambda: not any(clouds.left().values()), 60)
+    wait_for("no machine is left", lambda: not any(clouds.left().values()), LIMIT_S)

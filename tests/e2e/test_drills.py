@@ -16,6 +16,7 @@ from spotd.api_routes import routes
 from spotd.base.errors import ExitCode
 from spotd.demo.box import Box, running_box, wait_for
 from tests.e2e.rig import SCENARIO, UP_TIMEOUT_S
+from tests.fixtures.waiting import LIMIT_S
 
 WITHIN = "60s"
 
@@ -23,7 +24,7 @@ WITHIN = "60s"
 def spotctl(box: Box, *words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     program = [str(Path(sys.executable).parent / "spotctl"), "--socket", str(box.socket_path)]
     return subprocess.run(
-        [*program, *words], capture_output=True, text=True, check=False, cwd=cwd, timeout=120
+        [*program, *words], capture_output=True, text=True, check=False, cwd=cwd, timeout=LIMIT_S
     )
 
 

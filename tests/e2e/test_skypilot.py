@@ -70,10 +70,10 @@ def test_it_runs_to_success_through_a_preemption(python: Path, folder: Path) -> 
         spotctl(box, "run", "task.yaml", "--env", f"BUCKET={bucket}")
         job = json.loads(spotctl(box, "show", "sky", "-o", "json"))
         steps = [bucket / f"step-{rank}" for rank in range(NODES)]
-        wait_for("steps of both ranks", lambda: all(path.exists() for path in steps), 30.0)
+        wait_for("steps of both ranks", lambda: all(path.exists() for path in steps), LIMIT_S)
         first = next(node for node in job["nodes"] if node["rank"] == 0)
         box.preempt(first["instance_id"], kind="preempt", mode="notice", notice_s=6.0)
-        spotctl(box, "wait", "sky", timeout_s=120.0)
+        spotctl(box, "wait", "sky", timeout_s=LIMIT_S)
         ended = box.job(job["id"])
         assert ended["phase"] == "succeeded"
         assert (ended["generation"], ended["failures"]) == (2, 0)

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
+from providers.credential_leases import LeasedCredentials
 from providers.stores.base import ConflictError, ObjectStore, StoreDeniedError
 
 MIB = 1 << 20
+
+
+def lasts(lent: LeasedCredentials, seconds: int, asked_us: int) -> bool:
+    """Whether it was made for so long at some moment since `asked_us`. Clouds cut off fractions of
+    a second."""
+    made_us = lent.expires_at_us - seconds * 1_000_000
+    return asked_us - 1_000_000 <= made_us <= time.time_ns() // 1000
 
 
 def keeps_to_its_folder(store: ObjectStore) -> None:

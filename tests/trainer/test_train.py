@@ -212,13 +212,13 @@ def test_sigusr1_saves_and_goes_on(reference: Outcome, trainer: Trainer) -> None
 def test_a_signal_during_the_imports_is_heard(trainer: Trainer) -> None:
     trainer.fresh = True
     process = trainer.start(1)
-    deadline = time.monotonic() + 20
-    caught = False
-    while not caught and time.monotonic() < deadline:  # until our handler is in place
-        time.sleep(0.005)  # torch takes a second
+
+    def caught() -> bool:
         status = Path(f"/proc/{process.pid}/status").read_text()
         mask = int(status.partition("SigCgt:")[2].split()[0], 16)
-        caught = bool(mask >> (signal.SIGTERM - 1) & 1)
+        return bool(mask >> (signal.SIGTERM - 1) & 1)
+
+    until(caught, every_s=0.005)  # torch takes a second
     maps = Path(f"/proc/{process.pid}/maps").read_text()
     assert "libtorch" not in maps, "the handler has to be there before torch is"
     process.terminate()

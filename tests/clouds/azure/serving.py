@@ -8,7 +8,6 @@ import re
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -133,7 +132,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         reply = self._reply(arm, request, what)
         if fault is not None and what == "hang":
-            time.sleep(fault.seconds)
+            arm.faults.hang(fault)
         if what == "lost_reply":
             self.close_connection = True
             self.connection.shutdown(socket.SHUT_RDWR)

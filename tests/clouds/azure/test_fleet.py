@@ -118,7 +118,7 @@ def test_one_that_agrees_to_its_end_is_not_kept_waiting(lab: Lab) -> None:
     cloud.launch(launch_request(cloud, "agrees"))
     machine = up(cloud, "agrees")
     cloud.interrupt("agrees")
-    [event] = wait_for("the event", lambda: events(machine), 5, every_s=0.5)
+    [event] = wait_for("the event", lambda: events(machine), LIMIT_S, every_s=0.5)
     body = json.dumps({"StartRequests": [{"EventId": event["EventId"]}]})
     run(machine, f"{ASK} -d '{body}'")
     wait_for("its end", lambda: not lab.machines.running(), LIMIT_S)

@@ -121,7 +121,7 @@ class Gce:
         bearer = str(environ.get("HTTP_AUTHORIZATION", ""))
         status, answer = self._answer(described, method, query, body, fault, bearer)
         if fault is not None and fault.what == "hang":
-            time.sleep(fault.seconds)
+            self.faults.hang(fault)
         if fault is not None and fault.what == "lost_reply":
             environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
             raise ConnectionAbortedError("the answer is lost")

@@ -115,16 +115,18 @@ def test_a_machine_is_what_was_asked_for_until_it_is_preempted(lab: Lab) -> None
 
 def test_the_notice_is_as_long_as_was_asked_for(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     reported: list[float] = []
-    take = lambda _name, end_us, _gone: reported.append(end_us / 1e6 - time.time())  # noqa: E731
+    take = lambda _name, end_us, _gone: reported.append(end_us / 1e6)  # noqa: E731
     monkeypatch.setattr(lab.gce.fleet, "take", take)
     cloud = lab.cloud()
     cloud.launch(launch_request(cloud, "asked"))
     machine = wait_state(cloud, "asked", InstanceState.RUNNING)
+    before_s = time.time()
     lab.gce.preempt("lab", machine.instance_id)
     key = tuple(machine.instance_id.split("/"))
     del lab.gce.project("lab").machines[key].row["scheduling"]["preemptionNoticeDuration"]
     lab.gce.preempt("lab", machine.instance_id)
-    assert reported == pytest.approx([120.0, 30.0], abs=2.0)
+    for end_s, notice_s in zip(reported, (120.0, 30.0), strict=True):
+        assert before_s - 1.0 <= end_s - notice_s <= time.time()
     cloud.terminate(machine.instance_id)
 
 
@@ -154,7 +156,7 @@ def test_one_that_is_taken_on_request_hears_of_it_and_switched_off_is_one_that_e
     cloud.launch(launch_request(cloud, "off"))
     machine = up(cloud, "off")
     cloud.interrupt(machine.instance_id)
-    wait_for("its notice", lambda: run(machine, PREEMPTED).out == "TRUE", 10, every_s=0.2)
+    wait_for("its notice", lambda: run(machine, PREEMPTED).out == "TRUE", LIMIT_S, every_s=0.2)
     run(machine, " ".join(cloud.power_off))
     wait_state(cloud, "off", InstanceState.STOPPING)
     assert lab.machines.running() == []

@@ -19,6 +19,7 @@ from providers.stores.base import ObjectStore, StoreDeniedError, StoreUnavailabl
 from tests.fixtures import lending as rig
 from tests.fixtures.lending import PROFILE, ROLE, Lending
 from tests.providers.evaluate import aws_allows
+from tests.providers.lent import lasts
 from trainer.agent.base.leased_credentials import aws_config, store_credentials
 from trainer.agent.base.paths import AgentPaths
 
@@ -102,7 +103,7 @@ def test_what_is_asked_of_sts(lending: Lending) -> None:
         assert aws_allows(policy, "s3:ListBucket", "arn:aws:s3:::b", s3__prefix=prefix) is listed
     assert not aws_allows(policy, "sts:AssumeRole", ROLE)
     assert lent == parse_credentials(lent.to_data())
-    assert lent.expires_at_us - before_us == pytest.approx(43_200e6, abs=10e6)
+    assert lasts(lent, 43_200, before_us)
     keys = json.loads(lent.text)
     assert keys.keys() == {
         "Version",
@@ -116,9 +117,9 @@ def test_what_is_asked_of_sts(lending: Lending) -> None:
 
 def test_the_longest_that_the_role_allows_is_found_once(lending: Lending) -> None:
     lending.rules.longest_s = 3600  # the default of a role, and the limit of a chain
-    lender = AwsCredentialIssuer("us-east-1", ROLE, PROFILE)
+    lender, before_us = AwsCredentialIssuer("us-east-1", ROLE, PROFILE), time.time_ns() // 1000
     lent = lender.issue(job_of(lending, "j1"), "j1")
-    assert lent.expires_at_us / 1e6 - time.time() == pytest.approx(3600, abs=10)
+    assert lasts(lent, 3600, before_us)
     assert [int(row["DurationSeconds"]) for row in lending.rules.asked] == [
         43_200,
         28_800,
@@ -145,6 +146,7 @@ def test_no_longer_than_the_configuration_wants(lending: Lending) -> None:
 
 
 def test_a_user_s_keys_are_federated_where_there_is_no_role(lending: Lending) -> None:
+    before_us = time.time_ns() // 1000
     lent = AwsCredentialIssuer("us-east-1", "", PROFILE).issue(
         job_of(lending, "j1"), "job-" + "x" * 40
     )
@@ -152,7 +154,7 @@ def test_a_user_s_keys_are_federated_where_there_is_no_role(lending: Lending) ->
     assert (received["Action"], received["DurationSeconds"]) == ("GetFederationToken", "129600")
     assert 2 <= len(received["Name"]) <= 32
     assert json.loads(received["Policy"])["Statement"]
-    assert lent.expires_at_us / 1e6 - time.time() == pytest.approx(129_600, abs=10)
+    assert lasts(lent, 129_600, before_us)
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from providers.base import (
 )
 from providers.gcp import cloud as adapter
 from providers.gcp.clients import _translate_error
+from tests.fixtures.waiting import LIMIT_S
 from tests.providers.gcp.conftest import Lab, request
 
 
@@ -93,21 +94,21 @@ def test_nobody_else_is_looked_up(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_launch_is_back_in_time(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adapter, "LAUNCH_TIMEOUT_S", 0.8)
-    cloud = lab.cloud(timeout_s=10.0, patience_s=10.0)
+    cloud = lab.cloud(timeout_s=2 * LIMIT_S, patience_s=2 * LIMIT_S)
     cloud.list()  # the SDK is loaded
-    for what, call, seconds in (
-        ("hang", "instances.insert", 8.0),
-        ("hang", "zoneOperations.get", 8.0),
-        ("fails_later", "instances.insert", 8.0),
+    for what, call in (
+        ("hang", "instances.insert"),
+        ("hang", "zoneOperations.get"),
+        ("fails_later", "instances.insert"),
     ):
-        lab.fault(what, call, seconds)
+        lab.fault(what, call, 2 * LIMIT_S)
         lab.gce.machines.delay_s = 0.3
         began_s = time.monotonic()
         try:
             answer: object = cloud.launch(request(f"spotd-{what.replace('_', '-')}-{call[:4]}"))
         except ProviderError as error:
             answer = error
-        assert time.monotonic() - began_s < 6.0
+        assert time.monotonic() - began_s < LIMIT_S
         assert isinstance(answer, Pending | UnknownOutcome)
 
 

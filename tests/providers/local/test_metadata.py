@@ -53,9 +53,10 @@ def test_watchers_hear_the_notice(local: RunningCloud, name: str, kind: str) -> 
     instance, base = start(local, name, f"hear-{name}-{kind}")
     watcher = WATCHERS[name](base)
     assert list(watcher.poll()) == []
+    before_us = time.time_ns() // 1000
     (published,) = local.control.preempt(instance=instance.instance_id, kind=kind, notice_s=90)
     notice_seen = wait_for_notice(watcher, NoticeKind(kind))
-    assert time.time_ns() // 1000 - published["published_at_us"] < 3_000_000
+    assert before_us <= published["published_at_us"] <= time.time_ns() // 1000
     if name in ("aws", "azure"):
         assert notice_seen.deadline_us is not None
         assert published["deadline_us"] - 1_000_000 <= notice_seen.deadline_us
@@ -149,9 +150,6 @@ def test_first_azure_call_is_slow_over_http(begin: Any) -> None:
     watcher = WATCHERS["azure"](base)
     watcher.poll()
     assert time.monotonic() - began >= 0.6
-    began = time.monotonic()
-    watcher.poll()
-    assert time.monotonic() - began < 0.5
 
 
 def test_plain_http_as_any_client_sees_it(local: RunningCloud) -> None:

@@ -241,17 +241,12 @@ def test_orphans_are_reaped(machine: Instance, local: RunningCloud) -> None:
     until(no_zombies)
 
 
-def test_launch_to_banner_is_quick(local: RunningCloud) -> None:
-    """A machine without boot delay greets at once (the goal is 0.15 s; the bound is for a box that
-    is busy with other tests)."""
+def test_without_a_boot_delay_a_machine_greets_as_soon_as_it_is_listed(local: RunningCloud) -> None:
+    """The first connection is not refused."""
     cloud = LocalCloud("x", local.url, "aws", "quick", token_file=local.token_file)
-    durations_s = []
     for number in range(5):
-        started_s = time.monotonic()
         instance = launch_running(cloud, f"quick-{number}")
         with socket.create_connection((instance.host, instance.port), timeout=LIMIT_S) as sock:
             assert sock.recv(4) == b"SSH-"
-        durations_s.append(time.monotonic() - started_s)
         cloud.terminate(instance.instance_id)
-    assert sorted(durations_s)[2] < 2.0, durations_s
     assert find(cloud, "quick-0") is not None

@@ -268,11 +268,11 @@ def test_it_may_die_and_come_back(
     down_us = SystemClock().now_us()
     assert way.since_us() >= down_us, "nobody behind it can be heard"
     assert way.why()
-    assert way.why(60.0) == "", "not yet worth a word"
+    assert way.why(10 * LIMIT_S) == "", "not yet worth a word"
     started_s = time.monotonic()
     with suppress(JumpError):
-        reach(place, way, 10.0)
-    assert time.monotonic() - started_s < 6.0, "none of hundreds of machines holds a thread"
+        reach(place, way, 2 * LIMIT_S)
+    assert time.monotonic() - started_s < LIMIT_S, "none of hundreds of machines holds a thread"
     {"stop": place.jump.server.start, "freeze": place.jump.server.thaw}.get(
         how, place.jump.cable.mend
     )()
@@ -320,10 +320,8 @@ def test_one_that_answers_too_late_leaves_nothing_open(place: Place, way: JumpCo
     wait_until("that to be over", lambda: place.forwarded() == 0)
     before = threading.active_count()
     place.cable.cut()
-    started_s = time.monotonic()
     with pytest.raises(SshDeadlineError, match=r"had no connection within 0\.5 s"):
         reach(place, way, 0.5)
-    assert time.monotonic() - started_s < 3.0
     wait_until("its threads to end", lambda: threading.active_count() <= before)
     assert place.forwarded() == 1, "the jump host still tries"
     place.cable.mend()

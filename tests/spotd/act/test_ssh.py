@@ -44,7 +44,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
 
 @contextmanager
 def connected(machine: Machine) -> Iterator[Connection]:
-    connection = connect(machine.address, machine.keys.user.private)
+    connection = connect(machine.address, machine.keys.user.private, LIMIT_S)
     try:
         yield connection
     finally:
@@ -135,12 +135,11 @@ def test_weak_algorithms_are_not_offered(machine: Machine) -> None:
 
     def serve(peer: socket.socket) -> None:
         peer.sendall(b"SSH-2.0-rig\r\n")
-        end_s = time.monotonic() + 5
-        while time.monotonic() < end_s and b"curve25519" not in b"".join(offered):
-            offered.append(peer.recv(65536))
+        while b"curve25519" not in b"".join(offered) and (data := peer.recv(65536)):
+            offered.append(data)
 
     with listening(serve) as port, pytest.raises(SshError):
-        connect(replace(machine.address, port=port), machine.keys.user.private, 2.0)
+        connect(replace(machine.address, port=port), machine.keys.user.private, LIMIT_S)
     sent = b"".join(offered)
     assert b"aes128-ctr" in sent
     for weak in (b"-cbc", b"hmac-md5", b"hmac-sha1", b"group14-sha1", b"ssh-dss"):
@@ -176,11 +175,9 @@ def test_a_tarpit(machine: Machine, line: bytes) -> None:
             return
 
     before = ssh_threads()
-    with listening(serve) as port:
-        started_s = time.monotonic()
-        with pytest.raises(SshDeadlineError, match="no SSH server answered"):
-            connect(replace(machine.address, port=port), machine.keys.user.private, 0.5)
-        assert time.monotonic() - started_s < 3
+    address = machine.address
+    with listening(serve) as port, pytest.raises(SshDeadlineError, match="no SSH server answered"):
+        connect(replace(address, port=port), machine.keys.user.private, 0.5)
     until(lambda: ssh_threads() <= before)
 
 
@@ -189,26 +186,22 @@ def test_it_is_no_ssh_server(machine: Machine) -> None:
         peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
     with listening(serve) as port, pytest.raises(SshUnreachableError):
-        connect(replace(machine.address, port=port), machine.keys.user.private, 2.0)
+        connect(replace(machine.address, port=port), machine.keys.user.private, LIMIT_S)
 
 
 def test_a_frozen_machine_is_noticed_at_connect(tmp_path: Path) -> None:
     with sshd.machine(tmp_path) as machine:
         machine.freeze()
-        started_s = time.monotonic()
         with pytest.raises(SshDeadlineError):
             connect(machine.address, machine.keys.user.private, 0.5)
-        assert time.monotonic() - started_s < 3
 
 
 def test_a_machine_that_freezes_is_noticed_by_the_next_call(tmp_path: Path) -> None:
     with sshd.machine(tmp_path) as machine, connected(machine) as connection:
         assert connection.run("true").status == 0
         machine.freeze()
-        started_s = time.monotonic()
         with pytest.raises(SshDeadlineError, match=r"within 0\.5 s"):
             connection.run("true", deadline_s=0.5)
-        assert time.monotonic() - started_s < 3
         assert not connection.open
 
 
@@ -239,10 +232,8 @@ def test_a_pipe_is_closed_when_nobody_writes_to_it_any_more() -> None:
 def test_a_hanging_command_ends_at_its_deadline_and_closes(machine: Machine) -> None:
     before = ssh_threads()
     with connected(machine) as connection:
-        started_s = time.monotonic()
         with pytest.raises(SshDeadlineError):
-            connection.run("sleep 60", deadline_s=0.4)
-        assert time.monotonic() - started_s < 3
+            connection.run(f"sleep {2 * LIMIT_S}", deadline_s=0.4)
         assert not connection.open
         with pytest.raises(OSError, match="Bad file"):
             connection.transport.sock.getpeername()
@@ -251,11 +242,14 @@ def test_a_hanging_command_ends_at_its_deadline_and_closes(machine: Machine) -> 
 
 def test_the_deadline_of_a_connection_is_that_of_all_calls_on_it(machine: Machine) -> None:
     key = machine.keys.user.private
-    connection = connect(machine.address, key, deadline_s=2.0)
+    began_s = time.monotonic()
+    connection = connect(machine.address, key, deadline_s=LIMIT_S)
     try:
-        assert connection.run("true").status == 0
+        assert began_s + LIMIT_S <= connection._end_s <= time.monotonic() + LIMIT_S
+        assert connection.run("true", deadline_s=LIMIT_S).status == 0
+        connection._end_s = time.monotonic() + 0.5
         with pytest.raises(SshDeadlineError):
-            connection.run("sleep 60", deadline_s=90.0)
+            connection.run(f"sleep {2 * LIMIT_S}", deadline_s=3 * LIMIT_S)
     finally:
         connection.close()
 
@@ -299,13 +293,13 @@ def test_output_without_end_is_cut(machine: Machine) -> None:
         connected(machine) as connection,
         pytest.raises(SshUnreachableError, match="more than 1048576 bytes"),
     ):
-        connection.run("yes", deadline_s=20)
+        connection.run("yes", deadline_s=LIMIT_S)
 
 
 def test_a_large_input_arrives_whole(machine: Machine) -> None:
     pieces = [bytes([number]) * (1 << 20) for number in range(64)]
     with connected(machine) as connection:
-        result = connection.run("sha256sum", pieces, deadline_s=60)
+        result = connection.run("sha256sum", pieces, deadline_s=LIMIT_S)
     assert result.stdout.split()[0].decode() == hashlib.sha256(b"".join(pieces)).hexdigest()
 
 
@@ -374,15 +368,18 @@ def test_new_keys_over_a_slow_uplink(uplink: SlowUplink) -> None:
 def test_whoever_follows_does_not_wait_for_new_keys(uplink: SlowUplink) -> None:
     """One thread follows all nodes."""
     with listening(uplink.talk) as port, uplink.connected(port) as connection:
-        channel = connection.open_channel("wc -c", 10.0)
+        channel = connection.open_channel("wc -c", LIMIT_S)
         channel.settimeout(LIMIT_S)
         with pytest.raises(SSHException, match="Key-exchange timed out"):
             channel.sendall(b"".join(SENT))
 
 
-def test_whoever_follows_does_not_wait_for_a_peer_that_reads_nothing(machine: Machine) -> None:
+def test_whoever_follows_does_not_wait_for_a_peer_that_reads_nothing(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It has us answer (here: say) more than fits between us, and takes none of it. One thread
-    follows all nodes; TCP alone would end it after 20 s, each time."""
+    follows all nodes; TCP alone would end it after PEER_TIMEOUT_MS, each time."""
+    monkeypatch.setattr("spotd.act.ssh.PEER_TIMEOUT_MS", int(2000 * LIMIT_S))
     deaf, over = threading.Event(), threading.Event()
 
     def talk(peer: socket.socket) -> None:
@@ -392,7 +389,7 @@ def test_whoever_follows_does_not_wait_for_a_peer_that_reads_nothing(machine: Ma
             back.start()
             while not deaf.is_set() and (data := peer.recv(4096)):
                 real.sendall(data)
-            over.wait(LIMIT_S)
+            over.wait(2 * LIMIT_S)
             real.shutdown(socket.SHUT_RDWR)
             back.join()
 
@@ -404,7 +401,7 @@ def test_whoever_follows_does_not_wait_for_a_peer_that_reads_nothing(machine: Ma
     with listening(talk) as port:
         connection = connect(replace(machine.address, port=port), machine.keys.user.private)
         connection._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
-        channel = connection.open_channel("cat > /dev/null", 10.0)
+        channel = connection.open_channel("cat > /dev/null", LIMIT_S)
         channel.setblocking(0)
         deaf.set()
         started_s = time.monotonic()
@@ -413,11 +410,12 @@ def test_whoever_follows_does_not_wait_for_a_peer_that_reads_nothing(machine: Ma
         took_s = time.monotonic() - started_s
         connection.close()
         over.set()
-    assert took_s < 10
+    assert took_s < LIMIT_S
 
 
-def test_the_last_output_is_not_lost(machine: Machine) -> None:
+def test_the_last_output_is_not_lost(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """The exit status may come before the end of the output."""
+    monkeypatch.setattr("spotd.act.remote_exec._LINGER_S", LIMIT_S)
     with connected(machine) as connection:
         for pause_s in (0.02, 0.8):
             result = connection.run(f"(sleep {pause_s}; echo late) & exit 0")
@@ -426,10 +424,8 @@ def test_the_last_output_is_not_lost(machine: Machine) -> None:
 
 def test_a_background_process_does_not_hold_us_for_ever(machine: Machine) -> None:
     with connected(machine) as connection:
-        started_s = time.monotonic()
-        result = connection.run("echo started; sleep 30 & exit 0", deadline_s=20)
+        result = connection.run(f"echo started; sleep {2 * LIMIT_S} & exit 0", deadline_s=LIMIT_S)
     assert (result.status, result.stdout) == (0, b"started\n")
-    assert time.monotonic() - started_s < 10
 
 
 def test_a_reset_in_the_middle(machine: Machine) -> None:
@@ -454,10 +450,8 @@ def test_a_reset_in_the_middle(machine: Machine) -> None:
         connection = connect(replace(machine.address, port=port), machine.keys.user.private)
         timer = threading.Timer(0.5, cut.set)
         timer.start()
-        started_s = time.monotonic()
         with pytest.raises(SshUnreachableError):
-            connection.run("echo begun; sleep 30", deadline_s=20)
-        assert time.monotonic() - started_s < 10
+            connection.run(f"echo begun; sleep {2 * LIMIT_S}", deadline_s=LIMIT_S)
         connection.close()
         timer.join()
 
@@ -475,7 +469,7 @@ def test_a_server_that_is_killed_ends_the_call(tmp_path: Path) -> None:
         timer = threading.Timer(0.3, machine.process.kill)
         timer.start()
         with pytest.raises(SshUnreachableError):
-            connection.run("sleep 30", deadline_s=20)
+            connection.run(f"sleep {2 * LIMIT_S}", deadline_s=LIMIT_S)
         timer.join()
 
 
@@ -511,7 +505,7 @@ def test_small_messages_do_not_wait_for_each_other(machine: Machine) -> None:
 def test_a_socket_keeps_its_number_until_the_last_call_has_come_back(machine: Machine) -> None:
     """Else what the call is about to write goes to the next file, which gets the number."""
     with listening(lambda peer: peer.recv(1)) as port:
-        sock = open_socket(replace(machine.address, port=port), 5.0)
+        sock = open_socket(replace(machine.address, port=port), LIMIT_S)
         sock.settimeout(LIMIT_S)
         reading = threading.Thread(target=sock.recv, args=(1,))
         reading.start()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from providers.stores import open_store
 from spotd import wire
 from spotd.domain.states import Outcome
+from tests.fixtures.waiting import until
 from tests.spotd.api.rig import SPOT, Rig
 from tests.spotd.cli.conftest import Spotctl
 from tests.spotd.cli.saves import Saver, step_bytes
@@ -248,12 +248,11 @@ def test_pull_and_pin_are_audited(saves: Saves, tmp_path: Path) -> None:
     saves.save(10)
     saves.run("pin", "gpt", "best")
     saves.run("pull", "gpt", "--into", str(tmp_path))
-    end_s = time.monotonic() + 5
-    while time.monotonic() < end_s:
-        rows = [(row.action, row.outcome.value) for row in saves.rig.store.audit.rows(0, 0, 100)]
-        if ("ckpt pull", "done") in rows:
-            break
-    assert {("ckpt pin", "done"), ("ckpt pull", "done")} <= set(rows)
+
+    def rows() -> set[tuple[str, str]]:
+        return {(row.action, row.outcome.value) for row in saves.rig.store.audit.rows(0, 0, 100)}
+
+    until(lambda: {("ckpt pin", "done"), ("ckpt pull", "done")} <= rows())
 
 
 # --- what a machine may write, and the box may read

@@ -6,7 +6,6 @@ import json
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -21,7 +20,7 @@ from spotd.act.ssh_access import SshAccess
 from spotd.config.load import load_config
 from spotd.security.secrets import JobKeys, KeyPair, host_key, open_job_keys
 from spotd.spec import load
-from tests.fixtures.waiting import LIMIT_S
+from tests.fixtures.waiting import LIMIT_S, until
 from tests.spotd.api.rig import OFFERS, Rig
 from tests.spotd.cli.conftest import Spotctl
 
@@ -159,13 +158,8 @@ def test_ssh_to_a_machine_of_the_local_cloud(
     keys = open_job_keys(rig.vault, job_id, rig.store.jobs.key(job_id))
     host = host_key(keys, node.token)
     adapter, instance_id, _ = launch(folder, url, keys.user.public, host)
-    end = time.monotonic() + 20
-    while not (listed := adapter.list()) or not listed[0].host:
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    rig.address(
-        rig.store.nodes.of_job(job_id)[0], listed[0].host, listed[0].port, listed[0].ssh_user
-    )
+    listed = until(lambda: next((row for row in adapter.list() if row.host), None))
+    rig.address(rig.store.nodes.of_job(job_id)[0], listed.host, listed.port, listed.ssh_user)
 
     def keys_of(job: str) -> JobKeys:
         return open_job_keys(rig.vault, job, rig.store.jobs.key(job))
@@ -176,7 +170,7 @@ def test_ssh_to_a_machine_of_the_local_cloud(
     assert capfd.readouterr().out == f"hello from {instance_id}\n"
     # Another machine behind the same address is not trusted.
     second_node = rig.launch(rig.submit("second"), OFFERS[2], 0)
-    rig.address(rig.store.nodes.of_job(second_node.job_id)[0], listed[0].host, listed[0].port, "me")
+    rig.address(rig.store.nodes.of_job(second_node.job_id)[0], listed.host, listed.port, "me")
     assert spotctl(rig, "ssh", "second", "--", command) == 1
     assert "another machine has the address" in capfd.readouterr().err
     # By the daemon, and by the user's own ssh.

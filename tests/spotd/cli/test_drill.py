@@ -12,6 +12,7 @@ import pytest
 from spotd.cli import drill as drill_command
 from spotd.domain.fault_drill import DrillEnd
 from spotd.domain.states import Outcome
+from tests.fixtures.waiting import until
 from tests.spotd.api.rig import SPOT, Rig
 from tests.spotd.cli.conftest import Spotctl
 
@@ -35,9 +36,7 @@ def test_exit_code_is_the_verdict(
     rig.train(node, ago_s=680, until_s=2, first=0, last=120)
 
     def play() -> None:
-        end_s = time.monotonic() + 30
-        while not (drills := rig.store.drills.rows()) and time.monotonic() < end_s:
-            time.sleep(0.01)
+        drills = until(rig.store.drills.rows)
         rig.finish(job_id, 0, Outcome.FAILED, "it broke")
         rig.submit("gpt")
         time.sleep(0.2)  # in which it looks again

@@ -290,18 +290,18 @@ def test_nobody_is_told_of_machines_that_can_be_ended(stage: Stage) -> None:
 # --- waking
 
 
-def test_a_poke_wakes_at_once(stage: Stage) -> None:
+def test_a_poke_wakes_at_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spotd.daemon.loop.LONGEST_WAIT_S", 2 * LIMIT_S)
     with running(stage) as watched:
         watched.until(lambda: watched.rounds)
-        time.sleep(0.05)  # let it fall asleep; it would sleep for five seconds
-        started = time.monotonic()
+        time.sleep(0.05)  # let it fall asleep
         stage.submit("j1")
         watched.loop.poke()
         watched.until(watched.asked)
-        assert time.monotonic() - started < 2.0
 
 
-def test_a_poke_during_a_round_is_not_lost(stage: Stage) -> None:
+def test_a_poke_during_a_round_is_not_lost(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spotd.daemon.loop.LONGEST_WAIT_S", 2 * LIMIT_S)
     store = troubled(stage)
     claim, submitted = stage.store.jobs.claim, threading.Event()
 
@@ -314,12 +314,10 @@ def test_a_poke_during_a_round_is_not_lost(stage: Stage) -> None:
         return found
 
     store.jobs.claim = claim_then_submit
-    started = time.monotonic()
     watched = Watched(stage)
     watched.thread.start()
     try:
         watched.until(watched.asked)
-        assert time.monotonic() - started < 3.0
     finally:
         watched.loop.stop()
         watched.thread.join(LIMIT_S)

@@ -76,7 +76,8 @@ def test_each_pair_is_tried(lending: Lending, tmp_path: Path) -> None:
         "aws", "aws", "s3://runs/x", "aws", AccessMethod.ROLE, six_s, roled=True
     )
     assert (gcp.cloud, gcp.store_cloud, gcp.limit_s, gcp.error) == ("gcp", "aws", six_s, "")
-    assert gcp.lasts_s == pytest.approx(3600, abs=10), "what was found, not what was hoped for"
+    # An hour less what the call took: what was found, not what was hoped for.
+    assert 3600 - LIMIT_S < gcp.lasts_s <= 3600
     assert '"arn:aws:s3:::runs/x/jobs/doctor/*"' in lending.rules.asked[-1]["Policy"]
     asked = len(lending.rules.asked)
     store_reaches(config, loans)

@@ -12,6 +12,7 @@ from providers.stores.base import ObjectStore
 from spotd.demo.box import wait_for
 from spotd.demo.heads import HeadWatch, zombie_commits
 from spotd.wire import Head, HeadRef, Manifest, head_key, sha256
+from tests.fixtures.waiting import LIMIT_S
 from trainer.fence import Fence, FencedError
 
 
@@ -29,7 +30,7 @@ def save(fence: Fence, step: int) -> None:
 
 
 def seen_by(watch: HeadWatch, head: Head | None) -> None:
-    wait_for(f"{head} to be seen", lambda: head in watch.versions, 10.0, every_s=0.005)
+    wait_for(f"{head} to be seen", lambda: head in watch.versions, LIMIT_S, every_s=0.005)
 
 
 def test_a_watch_keeps_every_version_in_order(store: ObjectStore) -> None:

@@ -1,7 +1,5 @@
 """Test YAML parsing: lines of keys, and quick refusal of anything but one plain job file."""
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -54,12 +52,10 @@ def test_invalid_files_are_refused_with_their_line(text: str, complaint: str, li
 def test_a_few_lines_cannot_become_gigabytes() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
-    start_s = time.monotonic()
     with pytest.raises(SpecError, match="too large or too deep"):
         parse("\n".join(lines))
     with pytest.raises(SpecError, match="longer than"):
         parse("a: " + "x" * MAX_TEXT_CHARS)
-    assert time.monotonic() - start_s < 5
 
 
 def test_merge_keys_and_byte_order_marks() -> None:

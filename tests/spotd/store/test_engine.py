@@ -378,7 +378,7 @@ def test_a_writer_that_loses_to_another_tries_again(server: postgres.Postgres) -
         def work(conn: object) -> None:
             tries.append(first)
             if tries.count(first) > 1:
-                over.wait(8)  # the other one has what it wants: not both again
+                over.wait(LIMIT_S)  # the other one has what it wants: not both again
             for name in (first, second):
                 statement = text("UPDATE jobs SET failures = failures + 1 WHERE id = :name")
                 conn.execute(statement, {"name": name})  # type: ignore[attr-defined]

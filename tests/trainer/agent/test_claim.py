@@ -21,15 +21,16 @@ def test_the_next_generation_waits_for_the_release_and_prepares_meanwhile(node: 
         node.start(run="echo up; sleep 1000", stop_grace_s=1.0)
         node.wait_for_log("up")
         newer.run()
-        newer.start(claim="after_release", claim_deadline_s=60.0, setup="echo ok", run="echo mine")
+        newer.start(
+            claim="after_release", claim_deadline_s=2 * LIMIT_S, setup="echo ok", run="echo mine"
+        )
         newer.wait_for(wire.READY)
         newer.live_on(0.5)  # it looks every 0.05 s
         assert wire.CLAIMED not in newer.kinds()
         assert node.is_program_alive()
         node.send(wire.RELEASE)
-        claimed = newer.wait_for(wire.CLAIMED)
-        released = node.wait_for(wire.RELEASED)
-        assert abs(claimed.at_us - released.at_us) < 10_000_000, "and not at the deadline"
+        newer.wait_for(wire.CLAIMED)  # and not at the deadline
+        node.wait_for(wire.RELEASED)
         assert newer.wait_for(wire.EXITED).data["code"] == 0
     head = node.head()
     assert head is not None
@@ -44,7 +45,7 @@ def test_a_silent_owner_is_waited_for_until_the_deadline_only(node: Node) -> Non
         began = time.monotonic()
         node.start(claim="after_release", claim_deadline_s=1.5)
         node.wait_for(wire.CLAIMED)
-        assert 1.2 < time.monotonic() - began < 15.0
+        assert time.monotonic() - began > 1.2
 
 
 def test_a_later_start_may_let_it_claim_at_once(node: Node) -> None:

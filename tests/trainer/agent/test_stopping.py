@@ -16,7 +16,7 @@ import yaml
 
 from spotd import wire
 from tests.fixtures.metadata import serve_metadata
-from tests.fixtures.waiting import wait_until
+from tests.fixtures.waiting import LIMIT_S, wait_until
 from tests.trainer.agent.node import Node, is_running
 
 PYTHON = shlex.quote(sys.executable)
@@ -212,7 +212,8 @@ def test_who_ignores_sigterm_is_killed_after_the_grace(node: Node) -> None:
     began = time.monotonic()
     node.send(wire.RELEASE)
     exited = node.wait_for(wire.EXITED)
-    assert 0.9 < time.monotonic() - began < 4.0
+    assert time.monotonic() - began > 0.9
+    assert node.wait_for(wire.DRAINING).data["deadline_s"] == 1.0
     assert exited.data["code"] == wire.EXIT_RELEASED
     assert exited.data["ranks"] == {"0": 137}
     wait_until("the detached process is gone", lambda: not is_running(detached))
@@ -248,12 +249,13 @@ def test_a_launcher_s_own_exit_code_hides_nothing(node: Node, programs: Path) ->
 
 def test_a_deaf_program_gets_sigterm_then_sigkill(node: Node) -> None:
     node.run()
-    node.start(run=f"{WORKER} --deaf", engine="spotd")
+    node.start(run=f"{WORKER} --deaf", engine="spotd", stop_grace_s=4 * LIMIT_S)
     node.wait_for(wire.PROGRESS)
     node.send(wire.DRAIN, {"reason": "cancelled", "deadline_s": 3.0})
     exited, draining = node.wait_for(wire.EXITED), node.wait_for(wire.DRAINING)
     took_s = (exited.at_us - draining.at_us) / 1e6
-    assert 1.5 < took_s < 3.5, "killed within the time that there was"
+    assert took_s > 1.5
+    assert draining.data["deadline_s"] <= 2.0, "killed within the time that there was"
     assert exited.data["ranks"]["0"] == 137
     assert draining.data["reason"] == "cancelled"
     warning = node.entries(wire.WARNING)[-1].data["text"]
@@ -291,10 +293,8 @@ def test_a_program_without_a_link_gets_sigterm_at_once(node: Node, programs: Pat
     node.run()
     node.start(run=f"{PYTHON} {programs}/saver.py; exit 75", engine="spotd")
     node.wait_for_log("up")
-    began = time.monotonic()
-    node.send(wire.DRAIN, {"reason": "paused", "deadline_s": 30.0})
+    node.send(wire.DRAIN, {"reason": "paused", "deadline_s": 4 * LIMIT_S})
     assert node.wait_for(wire.EXITED).data["code"] == wire.EXIT_RELEASED
-    assert time.monotonic() - began < 3.0
 
 
 def test_75_that_nobody_asked_for_releases_nothing(node: Node) -> None:
@@ -309,13 +309,12 @@ def test_75_that_nobody_asked_for_releases_nothing(node: Node) -> None:
 
 def test_stop_kills_at_once(node: Node) -> None:
     node.run()
-    node.start(run="trap '' TERM; echo up; while :; do sleep 0.05; done", stop_grace_s=60.0)
+    endless = "trap '' TERM; echo up; while :; do sleep 0.05; done"
+    node.start(run=endless, stop_grace_s=2 * LIMIT_S)
     node.wait_for_log("up")
     pid = node.agent_pid
     node.send(wire.STOP)
-    assert node.wait_for(wire.EXITED, 30.0).data["ranks"] == {
-        "0": 137
-    }  # not after its grace of 60 s
+    assert node.wait_for(wire.EXITED).data["ranks"] == {"0": 137}  # not after its grace
     wait_until("the agent has ended too", lambda: not is_running(pid))
 
 

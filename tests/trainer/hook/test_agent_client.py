@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fixtures.waiting import until
+from tests.fixtures.waiting import LIMIT_S, until
 from tests.trainer.rig import AgentEnd
 from trainer.hook.spotd_hook.agent_client import MAX_QUEUED_LINES, AgentClient
 from trainer.hook.spotd_hook.stop import StopRequests
@@ -25,20 +25,22 @@ def agent() -> Iterator[AgentEnd]:
 
 
 def test_messages_and_flags(agent: AgentEnd) -> None:
+    began_s = time.monotonic()
     link = AgentClient.connect({"SPOTD_SOCKET": agent.path}, rank=3)
-    assert link.wait_flag(10)
+    assert link.wait_flag(LIMIT_S)
     claim, remaining_s = link.current_claim()
     assert claim == "after_release"
-    assert 25 < remaining_s <= 30
+    assert 30 - (time.monotonic() - began_s) <= remaining_s <= 30
     assert agent.wait("hello").data == {"rank": 3, "pid": os.getpid()}
     link.send("progress", {"to_step": 1})
     assert agent.wait("progress").data == {"to_step": 1}
+    told_s = time.monotonic()
     agent.tell(stop=True, save=2, deadline_s=5.0, reason="reclaimed")
     until(lambda: link.flag.stop)
     assert link.flag.saves_requested == 2
     assert link.flag.reason == "reclaimed"
     assert link.flag.deadline is not None
-    assert 3 < link.flag.deadline - time.monotonic() <= 5
+    assert told_s <= link.flag.deadline - 5.0 <= time.monotonic()
     link.close(exit_code=75)
     assert agent.wait("exit").data["code"] == 75
 
@@ -77,11 +79,12 @@ def test_an_older_agent_is_not_told(agent: AgentEnd) -> None:
 
 
 def test_before_the_agent_speaks_it_is_as_it_said_at_the_start() -> None:
-    until = str(time.monotonic() + 40)
+    until_s = time.monotonic() + 40
+    until = str(until_s)
     link = AgentClient.connect({"SPOTD_CLAIM": "after_release", "SPOTD_CLAIM_UNTIL": until})
     claim, remaining_s = link.current_claim()
     assert claim == "after_release"
-    assert 30 < remaining_s <= 40
+    assert until_s - time.monotonic() <= remaining_s <= 40
     assert not link.flag.stop
     link.close()
 
@@ -128,7 +131,7 @@ def test_an_agent_that_does_not_read_holds_nothing_up() -> None:
         for step in range(MAX_QUEUED_LINES + 5000):
             link.send("progress", {"to_step": step, "losses": [0.5] * 20})
         link.close(timeout_s=0.3)
-        assert time.monotonic() - started < 8
+        assert time.monotonic() - started < LIMIT_S
         connection.close()
 
 

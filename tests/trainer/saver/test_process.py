@@ -64,7 +64,7 @@ class Program:
         log = self.folder / "saver.log"
         self.savers.append(nursery().fork("trainer.saver", ["--stay"], env, self.folder, log))
         until(path.exists, LIMIT_S)
-        give_up_at = time.monotonic() + 20
+        give_up_at = time.monotonic() + LIMIT_S
         while True:
             try:
                 return SaverClient(str(path))

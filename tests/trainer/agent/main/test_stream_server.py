@@ -110,14 +110,19 @@ def test_a_stopped_agent_does_not_beat(node: Node) -> None:
     following = node.follow()
     wait_until("it beats", lambda: following.of(Heartbeat))
     subprocess.run(["kill", "-STOP", str(pid)], check=True)
+    state = Path(f"/proc/{pid}/stat")
+    wait_until("it stands", lambda: state.read_text().rpartition(")")[2].split()[0] == "T")
+    stopped_us = time.time_ns() // 1000
+
+    def beats_since() -> list[Heartbeat]:
+        return [beat for beat in following.of(Heartbeat) if beat.at_us > stopped_us]
+
     try:
-        time.sleep(0.3)
-        count = len(following.of(Heartbeat))
-        time.sleep(0.7)
-        assert len(following.of(Heartbeat)) == count
+        time.sleep(1.0)
+        assert beats_since() == []
     finally:
         subprocess.run(["kill", "-CONT", str(pid)], check=True)
-    wait_until("it beats again", lambda: len(following.of(Heartbeat)) > count)
+    wait_until("it beats again", beats_since)
 
 
 def test_it_works_from_disk_when_the_agent_is_dead(node: Node) -> None:
@@ -204,7 +209,6 @@ def test_logs_are_rate_limited(node: Node) -> None:
     wait_until("the end of the log", lambda: "25000\n" in last_text(following))
     took_s = time.monotonic() - began
     assert took_s > (225_000 - LOG_BYTES_PER_S) / LOG_BYTES_PER_S * 0.9
-    assert took_s < 8.0
 
 
 def last_text(following: Following) -> str:
@@ -217,8 +221,8 @@ def test_on_a_notice_the_newest_output_comes_first(node: Node) -> None:
         node = replace(node, watcher="aws", metadata_base=service.url)
         with node:
             node.run()
-            # Far more than the rate allows in the test's time.
-            node.start(run="seq -f %09g 1 200000; echo the very end; sleep 1000")
+            # Minutes at the rate that is allowed.
+            node.start(run="seq -f %09g 1 1000000; echo the very end; sleep 1000")
             node.wait_for_log("the very end")
             following = node.follow()
             wait_until("some of the log", lambda: following.of(LogChunk))
@@ -227,7 +231,6 @@ def test_on_a_notice_the_newest_output_comes_first(node: Node) -> None:
             wait_until(
                 "the end of the log",
                 lambda: any("the very end" in chunk.text for chunk in following.of(LogChunk)),
-                2.0,
             )
             lines = following.lines()
     heard = next(

@@ -278,7 +278,7 @@ def test_training_whose_ranks_wait_for_one_another_goes_on_after_it(
     spec = {"engine": "spotd", "progress_every_s": 0.2, "every_steps": 5}
     node.start(run=f"{run} --steps 100000 --step-time-ms 20 {TINY}", **spec)
     node.wait_for(wire.CHECKPOINT, LIMIT_S)
-    wait_until("enough reports", lambda: len(node.entries(wire.PROGRESS)) > MIN_REPORTS, 60.0)
+    wait_until("enough reports", lambda: len(node.entries(wire.PROGRESS)) > MIN_REPORTS)
     os.kill(_pid_of_rank(node, 1), signal.SIGSTOP)
     unwell = node.wait_for(wire.UNWELL, LIMIT_S)
     assert unwell.data["again"], "it begins again here"
