@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from providers.stores.base import ObjectStore
 from spotd.wire import Manifest, SavedFolder, Shard, Stream
+from trainer.directory.stored_units import Identity, identity_of
 from trainer.directory.units import File
 from trainer.saver.reader import Chunk, Range, chunks_in, read_chunk
 from trainer.saver.streams import CHUNK_BYTES, chunk_ranges, shard_key, shard_ranges
@@ -26,6 +28,34 @@ MAX_PARALLEL = 4  # shard uploads, chunk downloads
 
 class ChangedError(Exception):
     """The program changed or removed files while they were saved."""
+
+
+@dataclass
+class DownloadedFiles:
+    """The verified files of a download: the same content is downloaded once."""
+
+    contents: dict[Path, Identity] = field(default_factory=dict)
+    paths: dict[Identity, Path] = field(default_factory=dict)
+
+    def add(self, path: Path, content: Identity) -> None:
+        """Remember a file."""
+        self.contents[path] = content
+        self.paths[content] = path
+
+    def place(self, target: Path, content: Identity, hard_link: Path | None) -> bool:
+        """Make `target` a name of the file `hard_link`, or a copy of one with that content.
+
+        Returns False if there is none.
+        """
+        if hard_link is not None and self.contents.get(hard_link) == content:
+            with suppress(OSError):  # removed, or a file system without hard links
+                os.link(hard_link, target)
+                return True
+        path = self.paths.get(content)
+        if path is not None and self.contents[path] == content and path.exists():
+            shutil.copyfile(path, target)
+            return True
+        return False
 
 
 def digest_file(path: Path, size: int) -> Stream:
@@ -103,10 +133,12 @@ def download(
     saved: SavedFolder,
     units: Collection[str],
     folder: Path,
+    downloaded: DownloadedFiles,
 ) -> None:
     """Download and verify the files of these units into `folder`, and make their links.
 
-    Files get the times and the mode that they had. Raises CorruptError, StoreError, OSError.
+    Files get the times and the mode that they had, and hard links to files in `downloaded` are hard
+    links again. Raises CorruptError, StoreError, OSError.
     """
     with ThreadPoolExecutor(MAX_PARALLEL, thread_name_prefix="download") as pool:
         for number, (saved_file, stream) in enumerate(
@@ -114,22 +146,29 @@ def download(
         ):
             if saved_file.unit not in units:
                 continue
-            target = folder / saved_file.path
+            target, content = folder / saved_file.path, identity_of(stream)
             target.parent.mkdir(parents=True, exist_ok=True)
-            with target.open("wb") as file:
-                os.truncate(file.fileno(), stream.size)
-                write = _writer(store, file.fileno())
-                # `map` raises the first error; leaving the pool waits for running downloads.
-                for _ in pool.map(write, chunks_in(manifest, Range(number, 0, stream.size))):
-                    pass
+            hard_link = folder / saved_file.hard_link if saved_file.hard_link else None
+            if not downloaded.place(target, content, hard_link):
+                with target.open("wb") as file:
+                    os.truncate(file.fileno(), stream.size)
+                    write = _writer(store, file.fileno())
+                    chunks = chunks_in(manifest, Range(number, 0, stream.size))
+                    # `map` raises the first error; leaving the pool waits for running downloads.
+                    for _ in pool.map(write, chunks):
+                        pass
             target.chmod(saved_file.mode)
             modified_ns = saved_file.modified_us * 1000
             os.utime(target, ns=(modified_ns, modified_ns))
+            downloaded.add(target, content)
     for link in saved.links:  # after the files: none is written through a link
         if link.unit in units:
             path = folder / link.path
             path.parent.mkdir(parents=True, exist_ok=True)
             path.symlink_to(link.target)
+    for directory in saved.directories:
+        if directory.unit in units:
+            (folder / directory.path).mkdir(parents=True, exist_ok=True)
 
 
 def _upload_shard(store: ObjectStore, path: Path, start: int, shard: Shard) -> None:

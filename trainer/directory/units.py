@@ -3,7 +3,7 @@
 A *unit* is saved as a whole: a folder that is one checkpoint, or a file or link outside of such
 folders. A folder is one checkpoint if its name has a step number (`checkpoint-40`, `global_step20`,
 `epoch=3`, `100`), or if it holds a file that frameworks write with a checkpoint (MARKERS). Other
-folders are searched for units. Nothing is unpickled.
+folders are searched for units; an empty one is a unit. Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ SMALL_BYTES = 4096  # a file up to this size is written at once: it counts as co
 STATE = "trainer_state.json"  # transformers writes it last
 INCOMPLETE = "checkpoint-is-incomplete.txt"  # transformers has it while it saves at a SIGTERM
 UNFINISHED = "-unfinished"  # suffix of NeMo's marker beside a checkpoint that is being written
+_UNMARKED = (".nemo", ".ckpt", "-EMA")  # what NeMo leaves out of the marker's name, in this order
+_RANK_FOLDER = re.compile(r"(mp|tp|fsdp)_rank_\d+.*")  # NeMo's, whose marker is beside it
 METADATA = ".metadata"  # torch.distributed.checkpoint writes it last
 ORBAX = "_CHECKPOINT_METADATA"  # in orbax's folders, which get their name when they are complete
 # Files that frameworks write into the folder of one checkpoint or model.
@@ -36,10 +38,48 @@ MARKERS = frozenset(
 _POINTERS = ("latest", "latest_checkpointed_iteration.txt", "checkpoint")
 # Written to all the time, and useful at any length: they neither delay a save nor cause one.
 _LOGS = ("*.tfevents.*", "*.log", "*.jsonl", "*.ndjson", "*.csv", "*.tsv", "*.out", "*.err")
-_TEMPORARY = ("*.tmp", "*.part", "*.incomplete", "tmp-*", "*.orbax-checkpoint-tmp*")
-_IGNORED = frozenset({"__pycache__", "lost+found"})
+_TEMPORARY = (
+    "*.tmp",
+    "*.part",
+    "*.incomplete",
+    "tmp-*",
+    "*.orbax-checkpoint-tmp*",
+    ".tmp*",
+    ".*.tmp*",
+    ".*.sw[a-z]",
+    ".~*",
+    ".nfs*",
+    ".fuse_hidden*",
+    ".spotd*",  # our own
+)
+# Folders that programs make again by themselves.
+IGNORED_FOLDERS = frozenset(
+    {
+        "__pycache__",
+        ".venv",
+        ".git",
+        ".cache",
+        ".conda",
+        ".ipynb_checkpoints",
+        ".mypy_cache",
+        ".pytest_cache",
+        ".ruff_cache",
+        ".triton",
+        "lost+found",
+    }
+)
 _CHECKPOINT_SUFFIXES = (".ckpt", ".pt", ".pth", ".bin", ".safetensors", ".tar", ".npz", ".keras")
-_STEP_WORDS = ("step", "iter", "iteration", "checkpoint", "epoch", "ckpt", "update", "round")
+_STEP_WORDS = (
+    "step",
+    "iter",
+    "iteration",
+    "checkpoint",
+    "epoch",
+    "ckpt",
+    "update",
+    "round",
+    "recovery",
+)
 _STEPS = tuple(re.compile(rf"{word}s?[=_-]*(\d+)") for word in _STEP_WORDS)
 # A number at the end, or the only one, that a separator sets off from a word.
 _LAST_NUMBER = re.compile(r"(?:^|(?P<word>[a-z]*)[-_= ])(?P<number>\d{1,11})$")
@@ -72,6 +112,7 @@ _SUFFIXES = re.compile(r"(\.[a-z][a-z0-9]*|\.data-\d+-of-\d+)*$")
 _NUMBERED_FOLDER = re.compile(r"[A-Za-z_=.-]*\d+")
 _MAX_STEP = 10**12 - 1  # what a manifest's key has digits for
 _ZIP = b"PK\x03\x04"  # first bytes of a torch.save, .npz or .keras file
+_HDF5 = b"\x89HDF\r\n\x1a\n"  # first bytes of a .h5 file
 
 
 class UnitState(Enum):
@@ -115,11 +156,12 @@ class File:
     inode: int
     modified_ns: int = 0
     mode: int = 0o644
+    names: int = 1  # how many names the file has: more than one are hard links
 
 
 @dataclass(frozen=True)
 class Link:
-    """A symbolic link to a target in the watched folder. `target` is relative to the link."""
+    """A symbolic link. A `target` that lies in the watched folder is relative to the link."""
 
     path: str
     target: str
@@ -127,17 +169,29 @@ class Link:
 
 
 @dataclass(frozen=True)
+class Directory:
+    """An empty directory."""
+
+    path: str
+    changed_ns: int
+
+
+@dataclass(frozen=True)
 class Unit:
-    """A checkpoint, file or link written by the program; `name` is its path in the folder."""
+    """A checkpoint, file or link written by the program; `name` is its path in the folder.
+
+    `directories` are the empty ones in it, or itself.
+    """
 
     name: str
     files: tuple[File, ...] = ()
     links: tuple[Link, ...] = ()
+    directories: tuple[Directory, ...] = ()
 
     @property
     def changed_ns(self) -> int:
         """Time of its newest change; 0 without content."""
-        entries: tuple[File | Link, ...] = (*self.files, *self.links)
+        entries = (*self.files, *self.links, *self.directories)
         return max((entry.changed_ns for entry in entries), default=0)
 
     @property
@@ -161,6 +215,11 @@ class Unit:
         return self.is_file and _matches_any(self.name, _LOGS)
 
     @property
+    def is_empty_directory(self) -> bool:
+        """Whether it has nothing in it."""
+        return not self.files and not self.links
+
+    @property
     def is_pointer(self) -> bool:
         """Whether it only refers to other units: a link, or a small text file."""
         if not self.files:
@@ -169,7 +228,12 @@ class Unit:
 
     @property
     def number(self) -> int | None:
-        """The step, epoch or other number in its name, or in the name of its newest file."""
+        """The step, epoch or other number in its name, or in the name of its newest file.
+
+        Links, logs and empty directories are no step of their own.
+        """
+        if not self.files or self.is_log:
+            return None
         number = step_number(self.name)
         if number is not None or self.is_file:
             return number
@@ -183,8 +247,7 @@ class Unit:
 def find_units(folder: Path, rules: Rules = ALL_FILES) -> list[Unit]:
     """All units in the folder, oldest change first; at equal age those without a number come last.
 
-    Names that begin with a dot, temporary names, and links that lead out of the folder are ignored.
-    Raises OSError.
+    Temporary names and folders that are caches are ignored. Raises OSError.
     """
     if not folder.is_dir():
         return []
@@ -264,10 +327,11 @@ def _checked_span(name: str, span: tuple[int, int]) -> tuple[int, int] | None:
 
 def inspect_unit(folder: Path, unit: Unit) -> UnitState:
     """Judge a unit's completeness by its content. Raises OSError."""
-    if (folder / f"{unit.name}{UNFINISHED}").exists():
+    if _is_marked_unfinished(folder / unit.name):
         return UnitState.BROKEN
     if not unit.files:
-        return UnitState.COMPLETE
+        # Something may be about to be written to an empty directory.
+        return UnitState.COMPLETE if unit.links else UnitState.UNKNOWN
     if unit.is_file:
         return _inspect_file(folder / unit.name)
     paths = {file.path.rpartition("/")[2]: folder / file.path for file in unit.files}
@@ -280,6 +344,21 @@ def inspect_unit(folder: Path, unit: Unit) -> UnitState:
     if ORBAX in paths or _is_named_by_pointer(folder, unit):
         return UnitState.COMPLETE
     return UnitState.UNKNOWN
+
+
+def _is_marked_unfinished(path: Path) -> bool:
+    """Whether NeMo's marker says that this checkpoint is being written or removed."""
+    name = path.name
+    for ending in _UNMARKED:
+        name = name.removesuffix(ending)
+    folders = [path.parent]
+    if _RANK_FOLDER.fullmatch(path.parent.name):
+        folders.append(path.parent.parent)
+    return any(
+        (folder / f"{marked}{UNFINISHED}").exists()
+        for folder in folders
+        for marked in {path.name, name}
+    )
 
 
 class SettleTimer:
@@ -361,23 +440,37 @@ class _Tree:
             inode=stat.st_ino,
             modified_ns=stat.st_mtime_ns,
             mode=stat.st_mode & 0o777,
+            names=stat.st_nlink,
         )
 
     def link(self, path: Path) -> Link | None:
-        """The link, unless it leads out of the folder or is not to be saved."""
+        """The link, unless it is not to be saved."""
         relative = path.relative_to(self.folder).as_posix()
         target = str(path.readlink())
         place = os.path.normpath(os.path.join(os.path.realpath(path.parent), target))  # noqa: PTH118
-        if not f"{place}/".startswith(self._prefix) or not self.rules.wants(relative):
+        if not self.rules.wants(relative):
             return None
-        if target.startswith("/"):  # the folder is elsewhere on the next machine
+        if target.startswith("/") and f"{place}/".startswith(self._prefix):
+            # The folder is elsewhere on the next machine.
             target = os.path.relpath(place, os.path.realpath(path.parent))
         return Link(relative, target, path.lstat().st_ctime_ns)
 
+    def directory(self, path: Path) -> Directory | None:
+        """The empty directory, unless it is not to be saved."""
+        relative = path.relative_to(self.folder).as_posix()
+        if not self.rules.wants(relative):
+            return None
+        return Directory(relative, path.lstat().st_ctime_ns)
+
 
 def _units_in(tree: _Tree, container: Path) -> Iterator[Unit]:
-    for entry in sorted(_entries(container), key=lambda entry: entry.name):
-        if entry.name.startswith(".") or entry.name in _IGNORED:
+    entries = _entries(container)
+    if not entries and container != tree.folder:
+        with contextlib.suppress(FileNotFoundError):
+            if step_number(container.name) is None and (empty := tree.directory(container)):
+                yield Unit(empty.path, directories=(empty,))
+    for entry in sorted(entries, key=lambda entry: entry.name):
+        if entry.name in IGNORED_FOLDERS:
             continue
         path = Path(entry.path)
         with contextlib.suppress(FileNotFoundError):  # the program removes its old ones
@@ -400,45 +493,57 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
 def _unit(tree: _Tree, path: Path) -> Unit | None:
     files: list[File] = []
     links: list[Link] = []
+    directories: list[Directory] = []
     for entry in _below(path):
         if entry.is_symlink():
             links += filter(None, [tree.link(entry)])
+        elif entry.is_dir():
+            directories += filter(None, [tree.directory(entry)])
         else:
             files += filter(None, [tree.file(entry)])
     if not files and not links:
         return None
     return Unit(
-        path.relative_to(tree.folder).as_posix(),
-        tuple(sorted(files, key=lambda file: file.path)),
-        tuple(sorted(links, key=lambda link: link.path)),
+        name=path.relative_to(tree.folder).as_posix(),
+        files=tuple(sorted(files, key=lambda file: file.path)),
+        links=tuple(sorted(links, key=lambda link: link.path)),
+        directories=tuple(sorted(directories, key=lambda directory: directory.path)),
     )
 
 
 def _below(path: Path) -> Iterator[Path]:
+    """Files, links and empty directories below a folder; or itself, if it is none."""
     if path.is_symlink() or not path.is_dir():
         yield path
         return
     for parent, folders, names in os.walk(path):
-        folders[:] = [name for name in folders if name not in _IGNORED]
+        if not folders and not names:
+            yield Path(parent)
+        folders[:] = [name for name in folders if name not in IGNORED_FOLDERS]
         links = [name for name in folders if Path(parent, name).is_symlink()]
         for name in (*names, *links):
             yield Path(parent, name)
 
 
 def _is_checkpoint_folder(path: Path) -> bool:
-    name = path.name
-    if any(pattern.search(name.lower()) for pattern in _STEPS):
-        return True
-    if _NUMBERED_FOLDER.fullmatch(name) and step_number(name) is not None:
-        return True
+    number, has_word = step_number(path.name), _has_step_word(path.name)
     entries = _entries(path)
-    if MARKERS.isdisjoint(entry.name for entry in entries):
-        return False
+    is_marked = not MARKERS.isdisjoint(entry.name for entry in entries)
+    folders = [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
+    if number is not None and has_word and is_marked:
+        return True
+    if number is not None and (has_word or _NUMBERED_FOLDER.fullmatch(path.name)):
+        # A run's folder may have a number, too: then its checkpoints have others.
+        return not any(
+            _has_step_word(folder.name) and step_number(folder.name) not in (None, number)
+            for folder in folders
+        )
     # A run's own folder may have a config.json beside the folder of its checkpoints.
-    return not any(
-        entry.is_dir(follow_symlinks=False) and _is_checkpoint_folder(Path(entry.path))
-        for entry in entries
-    )
+    return is_marked and not any(_is_checkpoint_folder(Path(folder.path)) for folder in folders)
+
+
+def _has_step_word(name: str) -> bool:
+    return any(pattern.search(name.lower()) for pattern in _STEPS)
 
 
 def _is_regular(mode: int) -> bool:
@@ -476,6 +581,8 @@ def _inspect_file(path: Path) -> UnitState:
     if head[:4] == _ZIP:
         # A zip file's index is at its end, so a truncated one is not recognised.
         return UnitState.COMPLETE if zipfile.is_zipfile(path) else UnitState.BROKEN
+    if head == _HDF5:
+        return _inspect_hdf5(path, size)
     if path.name.endswith(".safetensors"):
         return UnitState.COMPLETE if _is_whole_safetensors(path, size) else UnitState.BROKEN
     return UnitState.COMPLETE if size <= SMALL_BYTES else UnitState.UNKNOWN
@@ -493,6 +600,24 @@ def _is_whole_safetensors(path: Path, size: int) -> bool:
     except (ValueError, KeyError, TypeError, IndexError, struct.error):
         return False
     return bool(ends) and 8 + length + max(ends) == size
+
+
+def _inspect_hdf5(path: Path, size: int) -> UnitState:
+    """Compare the file's size with the end of file that its superblock names.
+
+    The library writes that when it closes or flushes the file.
+    """
+    with path.open("rb") as file:
+        block = file.read(64).ljust(64, b"\xff")
+    version = block[8]
+    if version > 3 or block[13 if version < 2 else 9] != 8:
+        return UnitState.UNKNOWN
+    at = (40, 44, 28, 28)[version]
+    (end,) = struct.unpack_from("<Q", block, at)
+    if end > size:
+        return UnitState.BROKEN
+    is_being_written = version == 3 and block[11] & 1
+    return UnitState.COMPLETE if end == size and not is_being_written else UnitState.UNKNOWN
 
 
 def _matches(path: str, pattern: str) -> bool:

@@ -95,25 +95,42 @@ def test_files_and_folders_of_any_name_are_found(tmp_path: Path) -> None:
         "nested/deep/checkpoint-7": ["nested/deep/checkpoint-7/w.pt"],
         "epoch=3": ["epoch=3/w.pt"],
         "final": ["final/config.json", "final/model.safetensors"],
+        "runs/empty": [],
     }
 
 
-def test_what_is_temporary_or_elsewhere_is_left_out(tmp_path: Path) -> None:
+def test_what_is_temporary_or_a_cache_is_left_out(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     write_hf(folder, 5)
-    (tmp_path / "secret.ckpt").write_text("another's")
-    (folder / "outside.ckpt").symlink_to(tmp_path / "secret.ckpt")
-    (folder / "checkpoint-5" / "outside").symlink_to(tmp_path / "secret.ckpt")
-    (folder / "best").symlink_to(folder / "checkpoint-5")
-    (folder / "tmp-checkpoint-6").mkdir()
-    (folder / "tmp-checkpoint-6" / "w.pt").write_text("x")
-    for name in (".hidden.ckpt", "model.pt.tmp", "model.pt.part"):
+    for name in ("tmp-checkpoint-6/w.pt", "9.orbax-checkpoint-tmp-17/d", ".cache/x", ".git/x"):
+        (folder / name).parent.mkdir()
+        (folder / name).write_text("x")
+    for name in ("model.pt.tmp", "model.pt.part", ".model.pt.tmp9", ".tmpabc", ".state.swp"):
         (folder / name).write_text("x")
     os.mkfifo(folder / "queue")
+    assert {unit.name for unit in find_units(folder)} == {"checkpoint-5"}
+    (folder / ".state.json").write_text("{}")
+    assert {unit.name for unit in find_units(folder)} == {"checkpoint-5", ".state.json"}
+
+
+def test_links_stay_links_and_are_no_step(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    write_hf(folder, 5)
+    (tmp_path / "elsewhere-7").mkdir()
+    (folder / "outside").symlink_to(tmp_path / "elsewhere-7")
+    (folder / "checkpoint-5" / "base").symlink_to("../../elsewhere-7")
+    (folder / "step-9").symlink_to(folder / "checkpoint-5")
+    (folder / "dangling-8").symlink_to("checkpoint-8")
     units = {unit.name: unit for unit in find_units(folder)}
-    assert units.keys() == {"checkpoint-5", "best"}
-    assert units["checkpoint-5"].links == ()
-    assert [link.target for link in units["best"].links] == ["checkpoint-5"], "as it is elsewhere"
+    links = {link.path: link.target for unit in units.values() for link in unit.links}
+    assert links == {
+        "outside": str(tmp_path / "elsewhere-7"),
+        "checkpoint-5/base": "../../elsewhere-7",
+        "step-9": "checkpoint-5",
+        "dangling-8": "checkpoint-8",
+    }, "a target in the folder is relative, because the folder is elsewhere on the next machine"
+    numbers = {name: unit.number for name, unit in units.items()}
+    assert numbers == {"checkpoint-5": 5, "outside": None, "step-9": None, "dangling-8": None}
 
 
 def test_a_run_s_config_does_not_make_it_one_checkpoint(tmp_path: Path) -> None:

@@ -1,0 +1,275 @@
+"""Choose the changed units of a folder that a save takes: a consistent cut.
+
+It has no change whose predecessors in time it lacks, and no pointer such as `latest` to a
+checkpoint that is not saved. Whatever is still being written stays in the save as it was last
+stored.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer.directory.units import (
+    QUIET_S,
+    SMALL_BYTES,
+    SettleTimer,
+    Unit,
+    UnitState,
+    files_open_for_writing,
+    inspect_unit,
+    is_ready,
+    looks_like_checkpoint,
+    series_name,
+    step_number,
+)
+
+TOGETHER_S = 60.0  # longest wait of a file for others of the same step beside it
+_WORD = re.compile(r"[^\s\"'/:,;{}\[\]()]+")
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The units to save, and why others wait.
+
+    `waiting` are still being written; `held` are pointers to what is not saved; `incomplete` are
+    broken, or were being written when the program was killed.
+    """
+
+    ready: tuple[Unit, ...] = ()
+    waiting: tuple[Unit, ...] = ()
+    held: tuple[Unit, ...] = ()
+    incomplete: tuple[Unit, ...] = ()
+
+    @property
+    def not_saved(self) -> list[str]:
+        """Names of the changed units that it leaves out."""
+        return [unit.name for unit in (*self.waiting, *self.held, *self.incomplete)]
+
+    def may_drop(
+        self, name: str, modified_us: int, *, newest_us: int, pointed_at: Set[str]
+    ) -> bool:
+        """Whether a stored unit that the program has deleted may leave the save.
+
+        While something is being written, its successor may be: it stays until the save has a newer
+        checkpoint (`newest_us`), and as long as anything of its series waits or a pointer in the
+        save names it (`pointed_at`).
+        """
+        if not self.waiting and not self.held:
+            return True
+        series = {series_name(unit.name) for unit in (*self.waiting, *self.incomplete)}
+        return (
+            not self.held
+            and name not in pointed_at
+            and series_name(name) not in series
+            and modified_us < newest_us
+        )
+
+
+class CutFinder:
+    """Finds consistent cuts of one folder; remembers for how long units have not changed."""
+
+    def __init__(self, folder: Path, poll_s: float, monotonic: Callable[[], float]) -> None:
+        self._folder, self._poll_s = folder, poll_s
+        self._timer = SettleTimer(monotonic)
+        self._open_at_last_look: set[str] = set()
+
+    def forget_all_but(self, units: Sequence[Unit]) -> None:
+        """Drop what is known of units that are gone."""
+        self._timer.forget_all_but(units)
+
+    def find(
+        self,
+        changed: Sequence[Unit],
+        present: Iterable[Unit],
+        stored: Set[str],
+        *,
+        ended: bool,
+        clean: bool,
+    ) -> Cut:
+        """Divide the changed units, oldest change first.
+
+        `present` are all units in the folder, and `stored` the names that the last save has.
+        `ended` says that the program has ended, and `clean` that it did so by itself. Raises
+        OSError.
+        """
+        open_files: set[str] = set()
+        if any(not unit.is_log for unit in changed):
+            open_files = files_open_for_writing(self._folder)
+        looks = [look for unit in changed if (look := self._look(unit, open_files)) is not None]
+        ready: list[Unit] = []
+        waiting: list[Unit] = []
+        incomplete: list[Unit] = []
+        blocked = doubtful = False
+        for look in looks:
+            if look.unit.is_log:
+                ready.append(look.unit)
+            elif look.state is UnitState.BROKEN:
+                incomplete.append(look.unit)
+            elif not look.is_ready(ended=ended) or self._waits_for_others(look, looks, ended=ended):
+                # A file that is kept open and not written to says nothing of the order of others.
+                blocked = blocked or ended or not (look.is_open and look.quiet_s >= QUIET_S)
+                waiting.append(look.unit)
+            elif ended and not clean and self._is_doubtful(look):
+                doubtful = True
+                incomplete.append(look.unit)
+            elif not blocked and not (doubtful and not looks_like_checkpoint(look.unit)):
+                ready.append(look.unit)
+        self._open_at_last_look = open_files
+        held = self._held_pointers(ready, changed, present, stored)
+        return Cut(
+            ready=tuple(unit for unit in ready if unit not in held),
+            waiting=tuple(waiting) if blocked else (),
+            held=held,
+            incomplete=tuple(incomplete),
+        )
+
+    def _look(self, unit: Unit, open_files: Set[str]) -> _Look | None:
+        """Look at a unit; None if the program has just removed it."""
+        if unit.is_log:
+            return _Look(unit, UnitState.COMPLETE, quiet_s=0.0, is_open=False)
+        quiet_s = self._timer.quiet_s(unit)
+        try:
+            state = inspect_unit(self._folder, unit)
+        except FileNotFoundError:
+            return None
+        is_open = any(file.path in open_files for file in unit.files)
+        return _Look(unit, state, quiet_s=quiet_s, is_open=is_open)
+
+    def _waits_for_others(self, look: _Look, looks: Sequence[_Look], *, ended: bool) -> bool:
+        """Whether another file of the same step beside it is still being written.
+
+        A model and its optimizer in two files belong together.
+        """
+        if not look.unit.is_file or not looks_like_checkpoint(look.unit):
+            return False
+        if look.quiet_s >= TOGETHER_S:
+            return False
+        return any(
+            other is not look
+            and other.unit.is_file
+            and not other.unit.is_log
+            and other.state is not UnitState.BROKEN
+            and looks_like_checkpoint(other.unit)
+            and other.unit.number == look.unit.number
+            and other.unit.name.rpartition("/")[0] == look.unit.name.rpartition("/")[0]
+            and not other.is_ready(ended=ended)
+            and other.quiet_s < QUIET_S
+            for other in looks
+        )
+
+    def _is_doubtful(self, look: _Look) -> bool:
+        """Whether the program may have been writing the unit when it was killed or crashed."""
+        was_open = any(file.path in self._open_at_last_look for file in look.unit.files)
+        return look.state is UnitState.UNKNOWN and (was_open or look.quiet_s <= self._poll_s)
+
+    def _held_pointers(
+        self,
+        ready: Sequence[Unit],
+        changed: Sequence[Unit],
+        present: Iterable[Unit],
+        stored: Set[str],
+    ) -> tuple[Unit, ...]:
+        """The ready units that name others which the save would not have."""
+        saved = stored | {unit.name for unit in ready}
+        unsaved = {unit.name for unit in changed} - saved
+        unsaved |= {name for unit in present for name in _parents(unit.name)} - {
+            parent for name in saved for parent in _parents(name)
+        }
+        held: list[Unit] = []
+        while unsaved:
+            new = [
+                unit
+                for unit in ready
+                if unit not in held and _leads_to(targets_of(self._folder, unit), unsaved)
+            ]
+            if not new:
+                break
+            held += new
+            unsaved |= {unit.name for unit in new} - stored
+        return tuple(held)
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What is known of a changed unit at one moment."""
+
+    unit: Unit
+    state: UnitState
+    quiet_s: float
+    is_open: bool
+
+    def is_ready(self, *, ended: bool) -> bool:
+        return not self.is_open and is_ready(self.state, self.quiet_s, ended=ended)
+
+
+def targets_of(folder: Path, unit: Unit) -> set[str]:
+    """The paths in the folder that a link, or a small text file that names others, points to.
+
+    The text names what lies beside it, by its name, its name without endings, or its step number
+    alone.
+    """
+    targets = {
+        place
+        for link in unit.links
+        if (place := _place(link.path, link.target)) is not None
+        and not f"{place}/".startswith(f"{unit.name}/")
+    }
+    if not unit.is_file or unit.is_log or unit.size > SMALL_BYTES:
+        return targets
+    try:
+        words = set(_WORD.findall((folder / unit.name).read_text("utf-8")))
+        beside = [path.name for path in (folder / unit.name).parent.iterdir()]
+    except (OSError, ValueError):
+        return targets
+    parent = unit.name.rpartition("/")[0]
+    for name in beside:
+        if name in words or _is_named_by_number(name, words) or _has_stem_in(name, words):
+            targets.add(f"{parent}/{name}" if parent else name)
+    targets.discard(unit.name)
+    return targets
+
+
+def _leads_to(targets: Set[str], names: Set[str]) -> bool:
+    return any(path in names for target in targets for path in (target, *_parents(target)))
+
+
+def _is_named_by_number(name: str, words: Set[str]) -> bool:
+    number = step_number(name)
+    return (
+        number is not None and len(words) == 1 and {str(number)} == {w.lstrip("0") for w in words}
+    )
+
+
+def _has_stem_in(name: str, words: Set[str]) -> bool:
+    """Whether a word is the name up to one of its dots and has a step, as TensorFlow writes it."""
+    parts = name.split(".")
+    stems = (".".join(parts[:count]) for count in range(1, len(parts)))
+    return any(stem in words and step_number(stem) is not None for stem in stems)
+
+
+def _place(path: str, target: str) -> str | None:
+    """The path that a link points to; None if it lies outside of the folder."""
+    if target.startswith("/"):
+        return None
+    parts = path.split("/")[:-1]
+    for part in target.split("/"):
+        if part == "..":
+            if not parts:
+                return None
+            parts.pop()
+        elif part not in ("", "."):
+            parts.append(part)
+    return "/".join(parts)
+
+
+def _parents(path: str) -> Iterable[str]:
+    while path := path.rpartition("/")[0]:
+        yield path
+
+
+def pointed_at(links: Mapping[str, str]) -> set[str]:
+    """The paths in the folder that links, by their paths, point to."""
+    return {place for path, target in links.items() if (place := _place(path, target)) is not None}
