@@ -32,24 +32,29 @@ class ChangedError(Exception):
 
 @dataclass
 class DownloadedFiles:
-    """The verified files of a download: the same content is downloaded once."""
+    """The verified files of a download: the same content is downloaded once.
+
+    `group` is the first name of a file that has several.
+    """
 
     contents: dict[Path, Identity] = field(default_factory=dict)
     paths: dict[Identity, Path] = field(default_factory=dict)
+    names: dict[tuple[str, Identity], Path] = field(default_factory=dict)
 
-    def add(self, path: Path, content: Identity) -> None:
+    def add(self, path: Path, content: Identity, group: str) -> None:
         """Remember a file."""
         self.contents[path] = content
-        self.paths[content] = path
+        self.paths[content] = self.names[group, content] = path
 
-    def place(self, target: Path, content: Identity, hard_link: Path | None) -> bool:
-        """Make `target` a name of the file `hard_link`, or a copy of one with that content.
+    def place(self, target: Path, content: Identity, group: str) -> bool:
+        """Make `target` a name of the file of this group, or a copy of one with that content.
 
         Returns False if there is none.
         """
-        if hard_link is not None and self.contents.get(hard_link) == content:
+        path = self.names.get((group, content))
+        if path is not None and self.contents[path] == content:
             with suppress(OSError):  # removed, or a file system without hard links
-                os.link(hard_link, target)
+                os.link(path, target)
                 return True
         path = self.paths.get(content)
         if path is not None and self.contents[path] == content and path.exists():
@@ -148,8 +153,8 @@ def download(
                 continue
             target, content = folder / saved_file.path, identity_of(stream)
             target.parent.mkdir(parents=True, exist_ok=True)
-            hard_link = folder / saved_file.hard_link if saved_file.hard_link else None
-            if not downloaded.place(target, content, hard_link):
+            group = saved_file.hard_link or saved_file.path
+            if not downloaded.place(target, content, group):
                 with target.open("wb") as file:
                     os.truncate(file.fileno(), stream.size)
                     write = _writer(store, file.fileno())
@@ -160,7 +165,7 @@ def download(
             target.chmod(saved_file.mode)
             modified_ns = saved_file.modified_us * 1000
             os.utime(target, ns=(modified_ns, modified_ns))
-            downloaded.add(target, content)
+            downloaded.add(target, content, group)
     for link in saved.links:  # after the files: none is written through a link
         if link.unit in units:
             path = folder / link.path

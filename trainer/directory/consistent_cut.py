@@ -27,6 +27,8 @@ from trainer.directory.units import (
 )
 
 TOGETHER_S = 60.0  # longest wait of a file for others of the same step beside it
+_WHOLE = re.compile(r"best|last|latest|final|recovery")  # in the name of what needs no other file
+_PART = re.compile(r"optim|sched|scaler|rng|random|ema|rank|shard")
 _WORD = re.compile(r"[^\s\"'/:,;{}\[\]()]+")
 
 
@@ -57,7 +59,7 @@ class Cut:
         checkpoint (`newest_us`), and as long as anything of its series waits or a pointer in the
         save names it (`pointed_at`).
         """
-        if not self.waiting and not self.held:
+        if not self.not_saved:
             return True
         series = {series_name(unit.name) for unit in (*self.waiting, *self.incomplete)}
         return (
@@ -108,7 +110,12 @@ class CutFinder:
                 ready.append(look.unit)
             elif look.state is UnitState.BROKEN:
                 incomplete.append(look.unit)
-            elif not look.is_ready(ended=ended) or self._waits_for_others(look, looks, ended=ended):
+            elif ended and not clean and _needs_others(look, looks, ended=ended):
+                doubtful = True
+                incomplete.append(look.unit)
+            elif not look.is_ready(ended=ended) or (
+                not ended and _needs_others(look, looks, ended=ended)
+            ):
                 # A file that is kept open and not written to says nothing of the order of others.
                 blocked = blocked or ended or not (look.is_open and look.quiet_s >= QUIET_S)
                 waiting.append(look.unit)
@@ -138,32 +145,12 @@ class CutFinder:
         is_open = any(file.path in open_files for file in unit.files)
         return _Look(unit, state, quiet_s=quiet_s, is_open=is_open)
 
-    def _waits_for_others(self, look: _Look, looks: Sequence[_Look], *, ended: bool) -> bool:
-        """Whether another file of the same step beside it is still being written.
-
-        A model and its optimizer in two files belong together.
-        """
-        if not look.unit.is_file or not looks_like_checkpoint(look.unit):
-            return False
-        if look.quiet_s >= TOGETHER_S:
-            return False
-        return any(
-            other is not look
-            and other.unit.is_file
-            and not other.unit.is_log
-            and other.state is not UnitState.BROKEN
-            and looks_like_checkpoint(other.unit)
-            and other.unit.number == look.unit.number
-            and other.unit.name.rpartition("/")[0] == look.unit.name.rpartition("/")[0]
-            and not other.is_ready(ended=ended)
-            and other.quiet_s < QUIET_S
-            for other in looks
-        )
-
     def _is_doubtful(self, look: _Look) -> bool:
         """Whether the program may have been writing the unit when it was killed or crashed."""
         was_open = any(file.path in self._open_at_last_look for file in look.unit.files)
-        return look.state is UnitState.UNKNOWN and (was_open or look.quiet_s <= self._poll_s)
+        # A small file is written at once, but first it is emptied.
+        is_unclear = look.state is UnitState.UNKNOWN or (look.unit.is_file and not look.unit.size)
+        return is_unclear and (was_open or look.quiet_s <= self._poll_s)
 
     def _held_pointers(
         self,
@@ -203,6 +190,34 @@ class _Look:
 
     def is_ready(self, *, ended: bool) -> bool:
         return not self.is_open and is_ready(self.state, self.quiet_s, ended=ended)
+
+
+def _needs_others(look: _Look, looks: Sequence[_Look], *, ended: bool) -> bool:
+    """Whether another file of the same step beside it is still being written.
+
+    A model and its optimizer in two files belong together; a best and a last checkpoint do not.
+    """
+    if not _may_be_a_part(look) or look.quiet_s >= TOGETHER_S:
+        return False
+    return any(
+        other is not look
+        and _may_be_a_part(other)
+        and other.unit.number == look.unit.number
+        and other.unit.name.rpartition("/")[0] == look.unit.name.rpartition("/")[0]
+        and not (_is_whole(look.unit) and _is_whole(other.unit))
+        and not other.is_ready(ended=ended)
+        and other.quiet_s < TOGETHER_S
+        for other in looks
+    )
+
+
+def _may_be_a_part(look: _Look) -> bool:
+    return look.unit.is_file and not look.unit.is_log and looks_like_checkpoint(look.unit)
+
+
+def _is_whole(unit: Unit) -> bool:
+    name = unit.name.rpartition("/")[2].lower()
+    return _WHOLE.search(name) is not None and _PART.search(name) is None
 
 
 def targets_of(folder: Path, unit: Unit) -> set[str]:

@@ -119,6 +119,7 @@ class DirectorySync:
         self._directories: tuple[SavedDirectory, ...] = ()  # of the newest save
         self._restored_numbers: dict[str, int] = {}  # by series, until the program is beyond
         self._behind: set[str] = set()  # series in which the program wrote a lower number
+        self._has_newer_times = False  # than the newest save: of files with the same content
         self._outside: set[str] = set()  # links out of the folder that were reported
         self._resume_check = ResumeCheck(self._folder, settings.open_within_s, report, monotonic)
         self._read_back = ReadBack()
@@ -156,7 +157,12 @@ class DirectorySync:
         self._recalled = True
 
     def _saves(self, head: Head, skip: Callable[[HeadRef, str], None]) -> Iterator[Save]:
-        """The saves in HEAD's chain, newest first; `skip` is called for unreadable ones."""
+        """The saves in HEAD's chain, newest first.
+
+        `skip` is called for those that cannot be read, up to the first that can: retention may have
+        deleted older ones.
+        """
+        is_readable = False
         for ref in (head.current, *head.previous):
             if ref is None:
                 continue
@@ -164,9 +170,11 @@ class DirectorySync:
                 manifest = read_manifest(self._get_fence().store, ref)
                 saved = parse_saved_folder(manifest)
             except (CorruptError, NotFoundError, WireError) as error:
-                skip(ref, str(error))
+                if not is_readable:
+                    skip(ref, str(error))
                 continue
             if saved is not None and saved.units:
+                is_readable = True
                 yield ref, manifest, saved
 
     # --- while it runs
@@ -232,8 +240,9 @@ class DirectorySync:
             cut = self._cuts.find(changed, units, self._stored.keys(), ended=ended, clean=clean)
             causes = [unit for unit in cut.ready if ended or _causes_save(unit)]
             gone = self._gone(units, cut)
-            shrinks = ended and bool(gone) and bool(self._stored.keys() - gone)
-            if (causes or shrinks) and not self._is_behind(causes):
+            shrinks = bool(gone) and bool(self._stored.keys() - gone)
+            differs = ended and (shrinks or self._has_newer_times)
+            if (causes or differs) and not self._is_behind(causes):
                 saved = self._save(fence, cut.ready, gone)
                 if saved and not ended:
                     self._remove_old(fence)
@@ -363,10 +372,13 @@ class DirectorySync:
         started_s = self._monotonic()
         units, new_files = self._read(changed)
         ended = self._ending.is_set()
-        if not (ended and gone) and all(
-            unit.has_same_content(self._stored.get(name), times=ended)
+        same = [
+            (unit.has_same_content(stored), unit.has_same_content(stored, times=True))
             for name, unit in units.items()
-        ):
+            for stored in [self._stored.get(name)]
+        ]
+        self._has_newer_times |= any(not times for _, times in same)
+        if all(content for content, _ in same) and not (ended and (gone or self._has_newer_times)):
             self._stored |= units
             return False
         view = {
@@ -405,6 +417,7 @@ class DirectorySync:
         history = self._read_back.required_history(fence.head, self._keep_every_steps)
         head = fence.commit(manifest, key=key, keep=max(self._keep, history))
         self._stored, self._directories = view, directories
+        self._has_newer_times = False
         self._report_outside(view)
         new = replace(manifest, streams=keyed)
         duration_s = self._monotonic() - started_s
