@@ -388,7 +388,9 @@ class DirectorySync:
         } | units
         number = newest_of(view.values()).number
         base = fence.head.current.step if fence.head and fence.head.current else 0
-        step = base + 1 if number is None else max(number, base)
+        # Step 0 means that nothing is saved: an epoch 0 is counted like a name without a number.
+        step = base + 1 if number is None else max(number, base, 1)
+        number = number or None
         key = manifest_key(fence.job_id, fence.generation, step, secrets.token_hex(8))
         new_streams = [stream for _, stream in new_files.values()]
         keyed: tuple[Stream, ...] = ()

@@ -191,7 +191,11 @@ class Unit:
     @property
     def changed_ns(self) -> int:
         """Time of its newest change; 0 without content."""
-        entries = (*self.files, *self.links, *self.directories)
+        entries: tuple[File | Link | Directory, ...] = (
+            *self.files,
+            *self.links,
+            *self.directories,
+        )
         return max((entry.changed_ns for entry in entries), default=0)
 
     @property

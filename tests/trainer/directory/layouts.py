@@ -108,7 +108,7 @@ def _do(
         case ["mkdir", path]:
             (folder / path).mkdir(parents=True, exist_ok=True)
         case ["open", path]:
-            file = (folder / path).open("wb", buffering=0)
+            file: IO[bytes] = (folder / path).open("wb", buffering=0)
             # A small file is in a buffer until it is closed.
             written = len(data) // 2 if len(data) > 4096 else 0
             file.write(data[:written])
