@@ -144,7 +144,7 @@ def _final_names(save: Save) -> Callable[[str], str]:
     return final
 
 
-# Megatron-LM, training/checkpointing.py of core_r0.12: each rank writes its file with torch.save;
+# Megatron-LM, training/checkpointing.py at 0032978f: each rank writes its file with torch.save;
 # after a barrier, the first one writes the iteration into the tracker file.
 def _megatron(step: int, before: Mapping[str, Any]) -> Save:
     folder = f"iter_{step:07d}"
@@ -155,15 +155,15 @@ def _megatron(step: int, before: Mapping[str, Any]) -> Save:
     return Save(step, files_in_order(*names, tracker, folders=[folder, *ranks]), files)
 
 
-# The same with `--ckpt-format torch_dist`: torch.distributed.checkpoint, .metadata last.
+# The same with `--ckpt-format torch_dist`, core/dist_checkpointing/serialization.py of 0.16.1.
 def _megatron_dist(step: int, before: Mapping[str, Any]) -> Save:
     folder, tracker = f"iter_{step:07d}", "latest_checkpointed_iteration.txt"
     files = {
         f"{folder}/common.pt": zip_file(2000),
-        f"{folder}/metadata.json": {"text": '{"sharded_backend": "torch_dist"}'},
         f"{folder}/__0_0.distcp": {"size": 20_000},
         f"{folder}/__1_0.distcp": {"size": 20_000},
         f"{folder}/.metadata": {"size": 900},
+        f"{folder}/metadata.json": {"text": '{"sharded_backend": "torch_dist"}'},
         tracker: {"text": str(step)},
     }
     return Save(step, files_in_order(*files, folders=[folder]), {**before, **files})
@@ -233,7 +233,6 @@ def _ultralytics(epoch: int, before: Mapping[str, Any]) -> Save:
     return Save(epoch, files_in_order(*files, folders=[f"{train}/weights"]), {**before, **files})
 
 
-# flax 0.12.8, training/checkpoints.py (legacy): a temporary folder that is renamed.
 def _two(make: Callable[..., Save], first: int, second: int, *more: Any) -> list[Save]:
     one = make(first, {}, *more)
     return [one, make(second, one.files, *more)]
@@ -246,8 +245,8 @@ def _two_of_nemo() -> list[Save]:
 
 LAYOUTS = [
     *map(recorded, ["deepspeed", "timm", "keras-weights", "keras-whole", "keras-backup", "orbax"]),
-    written("megatron", "Megatron-LM core_r0.12", _two(_megatron, 100, 200)),
-    written("megatron-dist", "Megatron-LM core_r0.12", _two(_megatron_dist, 100, 200)),
+    written("megatron", "Megatron-LM 0032978f", _two(_megatron, 100, 200)),
+    written("megatron-dist", "megatron-core 0.16.1", _two(_megatron_dist, 100, 200)),
     written("nemo", "nemo_toolkit 3.0.0", _two_of_nemo()),
     written("nemo-folders", "nemo_toolkit 3.0.0", _two(_nemo_folders, 100, 200)),
     written("torchtune", "torchtune 0.6.1", _two(_torchtune, 0, 1)),
