@@ -12,15 +12,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainer.directory.completeness import UnitState, inspect_unit, is_ready
 from trainer.directory.units import (
     QUIET_S,
     SMALL_BYTES,
     SettleTimer,
     Unit,
-    UnitState,
     files_open_for_writing,
-    inspect_unit,
-    is_ready,
     looks_like_checkpoint,
     series_name,
     step_number,
@@ -181,7 +179,7 @@ class CutFinder:
 
 @dataclass(frozen=True)
 class _Look:
-    """What is known of a changed unit at one moment."""
+    """A changed unit at one moment: its content, for how long it is quiet, whether it is open."""
 
     unit: Unit
     state: UnitState

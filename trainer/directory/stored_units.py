@@ -16,7 +16,7 @@ from spotd.wire import (
     Stream,
     streams_by_path,
 )
-from trainer.directory.units import File, Unit, series_name, step_number
+from trainer.directory.units import CHECKPOINT_SUFFIXES, File, Unit, series_name, step_number
 
 Identity = tuple[int, tuple[str, ...]]  # size and digests of a file's content
 
@@ -45,6 +45,11 @@ class StoredUnit:
     def modified_us(self) -> int:
         """Modification time of its newest file; 0 without files."""
         return max((file.modified_us for file in self.files), default=0)
+
+    @property
+    def is_checkpoint(self) -> bool:
+        """Whether a program may resume from it, as far as names tell."""
+        return self.number is not None or self.name.endswith(CHECKPOINT_SUFFIXES)
 
     def has_same_content(self, other: StoredUnit | None, *, times: bool = False) -> bool:
         """Whether both have equal bytes and modes under equal names, and equal `times`."""

@@ -239,7 +239,7 @@ class DirectorySync:
             changed = [unit for unit in units if not self._is_stored(unit)]
             cut = self._cuts.find(changed, units, self._stored.keys(), ended=ended, clean=clean)
             causes = [unit for unit in cut.ready if ended or _causes_save(unit)]
-            gone = self._gone(units, cut)
+            gone = self._gone(units, cut, is_over=ended and clean)
             shrinks = bool(gone) and bool(self._stored.keys() - gone)
             differs = ended and (shrinks or self._has_newer_times)
             if (causes or differs) and not self._is_behind(causes):
@@ -259,14 +259,17 @@ class DirectorySync:
         self._failures, self._retry_at_s = 0, 0.0
         return cut
 
-    def _gone(self, units: Sequence[Unit], cut: Cut) -> set[str]:
-        """The stored units that the program has deleted and that may leave the save."""
+    def _gone(self, units: Sequence[Unit], cut: Cut, *, is_over: bool) -> set[str]:
+        """The stored units that the program has deleted and that may leave the save.
+
+        Unless the program `is_over`, its newest checkpoint stays until it has written another.
+        """
         present = {unit.name for unit in units}
         kept = [unit for name, unit in self._stored.items() if name in present]
         times = [unit.modified_us for unit in kept if unit.number is not None]
         times += [unit.modified_ns // 1000 for unit in cut.ready if looks_like_checkpoint(unit)]
         targets = pointed_at({link.path: link.target for unit in kept for link in unit.links})
-        return {
+        gone = {
             name
             for name in self._stored.keys() - present
             if cut.may_drop(
@@ -276,6 +279,13 @@ class DirectorySync:
                 pointed_at=targets,
             )
         }
+        deleted = [self._stored[name] for name in gone if self._stored[name].is_checkpoint]
+        has_other = any(unit.is_checkpoint for unit in kept) or any(
+            looks_like_checkpoint(unit) for unit in cut.ready
+        )
+        if deleted and not has_other and not is_over:
+            gone.discard(newest_of(deleted).name)
+        return gone
 
     def _remove_old(self, fence: Fence) -> None:
         remove_old(

@@ -1,33 +1,25 @@
-"""Divide a folder that a program writes to into units, and tell complete ones from broken ones.
+"""Divide a folder that a program writes to into units.
 
 A *unit* is saved as a whole: a folder that is one checkpoint, or a file or link outside of such
 folders. A folder is one checkpoint if its name has a step number (`checkpoint-40`, `global_step20`,
 `epoch=3`, `100`), or if it holds a file that frameworks write with a checkpoint (MARKERS). Other
-folders are searched for units; an empty one is a unit. Nothing is unpickled.
+folders are searched for units; an empty one is a unit.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
-import struct
-import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-SETTLED_S = 2.0  # time without changes before a unit that is provably complete is saved
 QUIET_S = 20.0  # the same for a unit whose content does not show whether it is complete
 SMALL_BYTES = 4096  # a file up to this size is written at once: it counts as complete
 STATE = "trainer_state.json"  # transformers writes it last
-INCOMPLETE = "checkpoint-is-incomplete.txt"  # transformers has it while it saves at a SIGTERM
 UNFINISHED = "-unfinished"  # suffix of NeMo's marker beside a checkpoint that is being written
-_UNMARKED = (".nemo", ".ckpt", "-EMA")  # what NeMo leaves out of the marker's name, in this order
-_RANK_FOLDER = re.compile(r"(mp|tp|fsdp)_rank_\d+.*")  # NeMo's, whose marker is beside it
 METADATA = ".metadata"  # torch.distributed.checkpoint writes it last
 ORBAX = "_CHECKPOINT_METADATA"  # in orbax's folders, which get their name when they are complete
 # Files that frameworks write into the folder of one checkpoint or model.
@@ -35,7 +27,7 @@ MARKERS = frozenset(
     {STATE, METADATA, ORBAX, "_METADATA", "config.json", "adapter_config.json", "model_index.json"}
 )
 # Files that name the newest checkpoint beside them: DeepSpeed, Megatron, TensorFlow.
-_POINTERS = ("latest", "latest_checkpointed_iteration.txt", "checkpoint")
+POINTERS = ("latest", "latest_checkpointed_iteration.txt", "checkpoint")
 # Written to all the time, and useful at any length: they neither delay a save nor cause one.
 _LOGS = ("*.tfevents.*", "*.log", "*.jsonl", "*.ndjson", "*.csv", "*.tsv", "*.out", "*.err")
 _TEMPORARY = (
@@ -68,7 +60,17 @@ IGNORED_FOLDERS = frozenset(
         "lost+found",
     }
 )
-_CHECKPOINT_SUFFIXES = (".ckpt", ".pt", ".pth", ".bin", ".safetensors", ".tar", ".npz", ".keras")
+CHECKPOINT_SUFFIXES = (
+    ".ckpt",
+    ".pt",
+    ".pth",
+    ".bin",
+    ".safetensors",
+    ".tar",
+    ".npz",
+    ".keras",
+    ".h5",
+)
 _STEP_WORDS = (
     "step",
     "iter",
@@ -111,16 +113,6 @@ _NAME_VERSION = re.compile(r"-v\d+(?=\.|$)")
 _SUFFIXES = re.compile(r"(\.[a-z][a-z0-9]*|\.data-\d+-of-\d+)*$")
 _NUMBERED_FOLDER = re.compile(r"[A-Za-z_=.-]*\d+")
 _MAX_STEP = 10**12 - 1  # what a manifest's key has digits for
-_ZIP = b"PK\x03\x04"  # first bytes of a torch.save, .npz or .keras file
-_HDF5 = b"\x89HDF\r\n\x1a\n"  # first bytes of a .h5 file
-
-
-class UnitState(Enum):
-    """Completeness of a unit, judged by its content alone."""
-
-    BROKEN = "broken"
-    COMPLETE = "complete"
-    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
@@ -228,7 +220,7 @@ class Unit:
         """Whether it only refers to other units: a link, or a small text file."""
         if not self.files:
             return True
-        return self.is_file and self.name.rpartition("/")[2] in _POINTERS
+        return self.is_file and self.name.rpartition("/")[2] in POINTERS
 
     @property
     def number(self) -> int | None:
@@ -259,27 +251,9 @@ def find_units(folder: Path, rules: Rules = ALL_FILES) -> list[Unit]:
     return sorted(units, key=lambda unit: (unit.changed_ns, unit.number is None))
 
 
-def newest_unit(folder: Path) -> str:
-    """Path of the newest checkpoint that is not broken; "" if there is none. Raises OSError.
-
-    It is the most recently modified one of those with a number in their name or a checkpoint's
-    suffix, and only if there are none, of all others.
-    """
-    usable = [
-        unit
-        for unit in find_units(folder, ALL_FILES)
-        if not unit.is_log
-        and not unit.is_pointer
-        and inspect_unit(folder, unit) is not UnitState.BROKEN
-    ]
-    likely = [unit for unit in usable if looks_like_checkpoint(unit)] or usable
-    newest = max(likely, key=lambda unit: unit.modified_ns, default=None)
-    return "" if newest is None else str(folder / newest.name)
-
-
 def looks_like_checkpoint(unit: Unit) -> bool:
     """Whether a program may resume from it, as far as names tell."""
-    return not unit.is_file or unit.number is not None or unit.name.endswith(_CHECKPOINT_SUFFIXES)
+    return not unit.is_file or unit.number is not None or unit.name.endswith(CHECKPOINT_SUFFIXES)
 
 
 def step_number(name: str) -> int | None:
@@ -329,42 +303,6 @@ def _checked_span(name: str, span: tuple[int, int]) -> tuple[int, int] | None:
     return span if int(name[slice(*span)]) <= _MAX_STEP else None
 
 
-def inspect_unit(folder: Path, unit: Unit) -> UnitState:
-    """Judge a unit's completeness by its content. Raises OSError."""
-    if _is_marked_unfinished(folder / unit.name):
-        return UnitState.BROKEN
-    if not unit.files:
-        # Something may be about to be written to an empty directory.
-        return UnitState.COMPLETE if unit.links else UnitState.UNKNOWN
-    if unit.is_file:
-        return _inspect_file(folder / unit.name)
-    paths = {file.path.rpartition("/")[2]: folder / file.path for file in unit.files}
-    if INCOMPLETE in paths:
-        return UnitState.BROKEN
-    if STATE in paths:
-        return UnitState.COMPLETE if _is_json(paths[STATE]) else UnitState.BROKEN
-    if METADATA in paths:
-        return UnitState.COMPLETE if paths[METADATA].stat().st_size else UnitState.BROKEN
-    if ORBAX in paths or _is_named_by_pointer(folder, unit):
-        return UnitState.COMPLETE
-    return UnitState.UNKNOWN
-
-
-def _is_marked_unfinished(path: Path) -> bool:
-    """Whether NeMo's marker says that this checkpoint is being written or removed."""
-    name = path.name
-    for ending in _UNMARKED:
-        name = name.removesuffix(ending)
-    folders = [path.parent]
-    if _RANK_FOLDER.fullmatch(path.parent.name):
-        folders.append(path.parent.parent)
-    return any(
-        (folder / f"{marked}{UNFINISHED}").exists()
-        for folder in folders
-        for marked in {path.name, name}
-    )
-
-
 class SettleTimer:
     """Measures for how long units have not changed, by the local clock."""
 
@@ -385,17 +323,6 @@ class SettleTimer:
         """Drop the times of units that are gone."""
         names = {unit.name for unit in units}
         self._last_seen = {name: entry for name, entry in self._last_seen.items() if name in names}
-
-
-def is_ready(state: UnitState, quiet_s: float, *, ended: bool) -> bool:
-    """Whether to save a unit that no process has open for writing.
-
-    `ended` means that the program has ended by itself and left nothing half-written: nothing needs
-    waiting for then.
-    """
-    if state is UnitState.BROKEN:
-        return False
-    return ended or quiet_s >= (SETTLED_S if state is UnitState.COMPLETE else QUIET_S)
 
 
 def files_open_for_writing(folder: Path) -> set[str]:
@@ -552,76 +479,6 @@ def _has_step_word(name: str) -> bool:
 
 def _is_regular(mode: int) -> bool:
     return mode & 0o170000 == 0o100000  # S_IFREG
-
-
-def _is_json(path: Path) -> bool:
-    try:
-        return isinstance(json.loads(path.read_bytes()), Mapping)
-    except ValueError:
-        return False
-
-
-def _is_named_by_pointer(folder: Path, unit: Unit) -> bool:
-    """Whether a file beside the unit, written after it, names it as the newest checkpoint."""
-    path = folder / unit.name
-    for name in _POINTERS:
-        with contextlib.suppress(OSError, ValueError):
-            pointer = path.parent / name
-            stat = pointer.stat()
-            if stat.st_size > SMALL_BYTES or stat.st_mtime_ns < unit.modified_ns:
-                continue
-            text = pointer.read_text("utf-8").strip()
-            if text == path.name or (text.isdecimal() and int(text) == step_number(path.name)):
-                return True
-    return False
-
-
-def _inspect_file(path: Path) -> UnitState:
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        head = file.read(8)
-    if not head:
-        return UnitState.BROKEN if path.name.endswith(_CHECKPOINT_SUFFIXES) else UnitState.COMPLETE
-    if head[:4] == _ZIP:
-        # A zip file's index is at its end, so a truncated one is not recognised.
-        return UnitState.COMPLETE if zipfile.is_zipfile(path) else UnitState.BROKEN
-    if head == _HDF5:
-        return _inspect_hdf5(path, size)
-    if path.name.endswith(".safetensors"):
-        return UnitState.COMPLETE if _is_whole_safetensors(path, size) else UnitState.BROKEN
-    return UnitState.COMPLETE if size <= SMALL_BYTES else UnitState.UNKNOWN
-
-
-def _is_whole_safetensors(path: Path, size: int) -> bool:
-    """Whether the file is as long as its header says: 8 bytes, the header, the tensors."""
-    try:
-        with path.open("rb") as file:
-            (length,) = struct.unpack("<Q", file.read(8))
-            header = json.loads(file.read(length)) if length < size else {}
-        ends = [
-            tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"
-        ]
-    except (ValueError, KeyError, TypeError, IndexError, struct.error):
-        return False
-    return bool(ends) and 8 + length + max(ends) == size
-
-
-def _inspect_hdf5(path: Path, size: int) -> UnitState:
-    """Compare the file's size with the end of file that its superblock names.
-
-    The library writes that when it closes or flushes the file.
-    """
-    with path.open("rb") as file:
-        block = file.read(64).ljust(64, b"\xff")
-    version = block[8]
-    if version > 3 or block[13 if version < 2 else 9] != 8:
-        return UnitState.UNKNOWN
-    at = (40, 44, 28, 28)[version]
-    (end,) = struct.unpack_from("<Q", block, at)
-    if end > size:
-        return UnitState.BROKEN
-    is_being_written = version == 3 and block[11] & 1
-    return UnitState.COMPLETE if end == size and not is_being_written else UnitState.UNKNOWN
 
 
 def _matches(path: str, pattern: str) -> bool:

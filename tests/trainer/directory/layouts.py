@@ -193,6 +193,7 @@ def _nemo_folders(step: int, before: Mapping[str, Any]) -> Save:
         f"{name}/model_weights/common.pt": zip_file(2000),
         f"{name}/model_weights/__0_0.distcp": {"size": 20_000},
         f"{name}/model_weights/.metadata": {"size": 900},
+        f"{name}/model_weights/metadata.json": {"text": "{}"},
     }
     calls = [
         *files_in_order(marker),

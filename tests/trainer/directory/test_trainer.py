@@ -37,8 +37,9 @@ def trainer(leaves_at: int) -> Any:
         def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
             metrics = {"eval_loss": LOSSES[self.state.global_step]}
             self.log(metrics)
+            control: Any = getattr(self, "control")  # noqa: B009 - without a type
             self.control = self.callback_handler.on_evaluate(
-                self.args, self.state, self.control, metrics
+                self.args, self.state, control, metrics
             )
             return metrics
 

@@ -189,6 +189,25 @@ def test_the_old_one_stays_until_its_successor_is_saved(tmp_path: Path, store: G
         assert Generation(tmp_path, store, 2).start().units() == ["best-1.bin", "last.pt"]
 
 
+def test_the_only_checkpoint_stays_until_there_is_another(tmp_path: Path, store: Gate) -> None:
+    """torchtune deletes the old one before it writes the new one."""
+    first = Generation(tmp_path, store).start()
+    step = first.folder / "step_50"
+    step.mkdir()
+    (step / "model.bin").write_bytes(bytes(9000))
+    (first.folder / "config.yaml").write_text("a")
+    first.settle()
+    shutil.rmtree(step)
+    (first.folder / "config.yaml").write_text("b")
+    first.settle()
+    assert first.kinds() == [CHECKPOINT] * 2
+    (first.folder / "step_100").mkdir()
+    first.directory.finish(0.0, clean=False)
+    second = Generation(tmp_path, store, 2).start()
+    assert second.units() == ["config.yaml", "step_50"]
+    assert (second.folder / "config.yaml").read_text() == "b"
+
+
 def test_a_file_that_is_kept_open_blocks_nothing(tmp_path: Path, store: Gate) -> None:
     first = Generation(tmp_path, store).start()
     with (first.folder / "events.db").open("ab") as log:
