@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from trainer.directory.completeness import UnitState, inspect_unit, is_ready
@@ -20,6 +21,7 @@ from trainer.directory.units import (
     Unit,
     files_open_for_writing,
     looks_like_checkpoint,
+    parents_of,
     series_name,
     step_number,
 )
@@ -43,10 +45,14 @@ class Cut:
     held: tuple[Unit, ...] = ()
     incomplete: tuple[Unit, ...] = ()
 
-    @property
+    @cached_property
     def not_saved(self) -> list[str]:
         """Names of the changed units that it leaves out."""
         return [unit.name for unit in (*self.waiting, *self.held, *self.incomplete)]
+
+    @cached_property
+    def _unsaved_series(self) -> set[str]:
+        return {series_name(unit.name) for unit in (*self.waiting, *self.incomplete)}
 
     def may_drop(
         self, name: str, modified_us: int, *, newest_us: int, pointed_at: Set[str]
@@ -59,11 +65,10 @@ class Cut:
         """
         if not self.not_saved:
             return True
-        series = {series_name(unit.name) for unit in (*self.waiting, *self.incomplete)}
         return (
             not self.held
             and name not in pointed_at
-            and series_name(name) not in series
+            and series_name(name) not in self._unsaved_series
             and modified_us < newest_us
         )
 
@@ -99,21 +104,21 @@ class CutFinder:
         if any(not unit.is_log for unit in changed):
             open_files = files_open_for_writing(self._folder)
         looks = [look for unit in changed if (look := self._look(unit, open_files)) is not None]
+        unready = _unready_parts(looks, ended=ended)
         ready: list[Unit] = []
         waiting: list[Unit] = []
         incomplete: list[Unit] = []
         blocked = doubtful = False
         for look in looks:
+            needs_others = not (ended and clean) and _needs_others(look, unready)
             if look.unit.is_log:
                 ready.append(look.unit)
             elif look.state is UnitState.BROKEN:
                 incomplete.append(look.unit)
-            elif ended and not clean and _needs_others(look, looks, ended=ended):
+            elif ended and needs_others:
                 doubtful = True
                 incomplete.append(look.unit)
-            elif not look.is_ready(ended=ended) or (
-                not ended and _needs_others(look, looks, ended=ended)
-            ):
+            elif needs_others or not look.is_ready(ended=ended):
                 # A file that is kept open and not written to says nothing of the order of others.
                 blocked = blocked or ended or not (look.is_open and look.quiet_s >= QUIET_S)
                 waiting.append(look.unit)
@@ -160,15 +165,15 @@ class CutFinder:
         """The ready units that name others which the save would not have."""
         saved = stored | {unit.name for unit in ready}
         unsaved = {unit.name for unit in changed} - saved
-        unsaved |= {name for unit in present for name in _parents(unit.name)} - {
-            parent for name in saved for parent in _parents(name)
+        unsaved |= {name for unit in present for name in parents_of(unit.name)} - {
+            parent for name in saved for parent in parents_of(name)
         }
         held: list[Unit] = []
         while unsaved:
             new = [
                 unit
                 for unit in ready
-                if unit not in held and _leads_to(targets_of(self._folder, unit), unsaved)
+                if unit not in held and points_to(self._folder, unit, unsaved)
             ]
             if not new:
                 break
@@ -190,7 +195,20 @@ class _Look:
         return not self.is_open and is_ready(self.state, self.quiet_s, ended=ended)
 
 
-def _needs_others(look: _Look, looks: Sequence[_Look], *, ended: bool) -> bool:
+def _unready_parts(looks: Sequence[_Look], *, ended: bool) -> dict[object, list[_Look]]:
+    """The files that are being written and may be parts of a checkpoint, by folder and step."""
+    unready: dict[object, list[_Look]] = {}
+    for look in looks:
+        if _may_be_a_part(look) and not look.is_ready(ended=ended) and look.quiet_s < TOGETHER_S:
+            unready.setdefault(_step_of(look.unit), []).append(look)
+    return unready
+
+
+def _step_of(unit: Unit) -> tuple[str, int | None]:
+    return unit.name.rpartition("/")[0], unit.number
+
+
+def _needs_others(look: _Look, unready: Mapping[object, Sequence[_Look]]) -> bool:
     """Whether another file of the same step beside it is still being written.
 
     A model and its optimizer in two files belong together; a best and a last checkpoint do not.
@@ -198,14 +216,8 @@ def _needs_others(look: _Look, looks: Sequence[_Look], *, ended: bool) -> bool:
     if not _may_be_a_part(look) or look.quiet_s >= TOGETHER_S:
         return False
     return any(
-        other is not look
-        and _may_be_a_part(other)
-        and other.unit.number == look.unit.number
-        and other.unit.name.rpartition("/")[0] == look.unit.name.rpartition("/")[0]
-        and not (_is_whole(look.unit) and _is_whole(other.unit))
-        and not other.is_ready(ended=ended)
-        and other.quiet_s < TOGETHER_S
-        for other in looks
+        other is not look and not (_is_whole(look.unit) and _is_whole(other.unit))
+        for other in unready.get(_step_of(look.unit), ())
     )
 
 
@@ -218,47 +230,36 @@ def _is_whole(unit: Unit) -> bool:
     return _WHOLE.search(name) is not None and _PART.search(name) is None
 
 
-def targets_of(folder: Path, unit: Unit) -> set[str]:
-    """The paths in the folder that a link, or a small text file that names others, points to.
+def points_to(folder: Path, unit: Unit, names: Set[str]) -> bool:
+    """Whether the unit is a link to one of these paths in the folder, or a text that names one.
 
-    The text names what lies beside it, by its name, its name without endings, or its step number
-    alone.
+    A small text names what lies beside it, by its name, its name without endings, or its step
+    number alone.
     """
-    targets = {
-        place
-        for link in unit.links
-        if (place := _place(link.path, link.target)) is not None
-        and not f"{place}/".startswith(f"{unit.name}/")
-    }
+    places = {_place(link.path, link.target) for link in unit.links}
+    targets = {place for place in places if place and not f"{place}/".startswith(f"{unit.name}/")}
+    if any(path in names for target in targets for path in (target, *parents_of(target))):
+        return True
     if not unit.is_file or unit.is_log or unit.size > SMALL_BYTES:
-        return targets
+        return False
+    parent = unit.name.rpartition("/")[0]
+    beside = {name for name in names if name.rpartition("/")[0] == parent and name != unit.name}
+    if not beside:
+        return False
     try:
         words = set(_WORD.findall((folder / unit.name).read_text("utf-8")))
-        beside = [path.name for path in (folder / unit.name).parent.iterdir()]
     except (OSError, ValueError):
-        return targets
-    parent = unit.name.rpartition("/")[0]
-    for name in beside:
-        if name in words or _is_named_by_number(name, words) or _has_stem_in(name, words):
-            targets.add(f"{parent}/{name}" if parent else name)
-    targets.discard(unit.name)
-    return targets
+        return False
+    return any(_is_named(name.rpartition("/")[2], words) for name in beside)
 
 
-def _leads_to(targets: Set[str], names: Set[str]) -> bool:
-    return any(path in names for target in targets for path in (target, *_parents(target)))
-
-
-def _is_named_by_number(name: str, words: Set[str]) -> bool:
-    number = step_number(name)
-    return (
-        number is not None and len(words) == 1 and {str(number)} == {w.lstrip("0") for w in words}
-    )
-
-
-def _has_stem_in(name: str, words: Set[str]) -> bool:
-    """Whether a word is the name up to one of its dots and has a step, as TensorFlow writes it."""
-    parts = name.split(".")
+def _is_named(name: str, words: Set[str]) -> bool:
+    number, parts = step_number(name), name.split(".")
+    if name in words or (
+        number is not None and {word.lstrip("0") for word in words} == {str(number)}
+    ):
+        return True
+    # TensorFlow names its checkpoints without the endings of their files.
     stems = (".".join(parts[:count]) for count in range(1, len(parts)))
     return any(stem in words and step_number(stem) is not None for stem in stems)
 
@@ -276,11 +277,6 @@ def _place(path: str, target: str) -> str | None:
         elif part not in ("", "."):
             parts.append(part)
     return "/".join(parts)
-
-
-def _parents(path: str) -> Iterable[str]:
-    while path := path.rpartition("/")[0]:
-        yield path
 
 
 def pointed_at(links: Mapping[str, str]) -> set[str]:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from providers.stores.base import NotFoundError, ObjectStore
 from spotd.wire import HeadRef, Manifest, SavedDirectory, SavedFolder
 from trainer.directory import archive
 from trainer.directory.archive import DownloadedFiles
-from trainer.directory.stored_units import StoredUnit, stored_unit
-from trainer.directory.units import Rules, find_units
+from trainer.directory.stored_units import StoredUnit, stored_units
+from trainer.directory.units import Rules, find_units, parents_of
 from trainer.saver.reader import CorruptError
 
 _NEW, _ASIDE = ".spotd-new", ".spotd-aside"  # inside the folder, so that moving files is a rename
@@ -32,6 +34,19 @@ class RestoredFolder:
     units: Mapping[str, StoredUnit] = field(default_factory=dict)
     ref: HeadRef | None = None
     directories: tuple[SavedDirectory, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Parsed:
+    """A save and its units."""
+
+    ref: HeadRef
+    manifest: Manifest
+    saved: SavedFolder
+
+    @cached_property
+    def units(self) -> dict[str, StoredUnit]:
+        return stored_units(self.manifest, self.saved)
 
 
 class Restorer:
@@ -57,69 +72,68 @@ class Restorer:
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         self._discard_new()
-        restored = self._download_newest(saves) or self._download_what_can_be_read(saves)
+        parsed = [_Parsed(*save) for save in saves]
+        restored = self._download_newest(parsed) or self._download_what_can_be_read(parsed)
         return self._install(restored)
 
     def _discard_new(self) -> None:
         shutil.rmtree(self._new, ignore_errors=True)
         self._downloaded = DownloadedFiles()
 
-    def _download_newest(self, saves: Sequence[Save]) -> RestoredFolder | None:
-        for at, (ref, manifest, saved) in enumerate(saves):
+    def _download_newest(self, saves: Sequence[_Parsed]) -> RestoredFolder | None:
+        for at, save in enumerate(saves):
             try:
-                self._download(manifest, saved, saved.newest)
+                self._download(save, save.saved.newest)
             except (CorruptError, NotFoundError) as error:  # noqa: PERF203 - few saves
-                self._skip(ref, str(error))
+                self._skip(save.ref, str(error))
             else:
-                return RestoredFolder(self._download_others(saves[at:]), ref, saved.directories)
+                units = self._download_others(saves[at:])
+                return RestoredFolder(units, save.ref, save.saved.directories)
         return None
 
-    def _download(self, manifest: Manifest, saved: SavedFolder, unit: str) -> None:
+    def _download(self, save: _Parsed, name: str) -> StoredUnit:
         """Download one unit; on an error nothing of it is left."""
+        unit = save.units[name]
         try:
             archive.download(
                 store=self._store,
-                manifest=manifest,
-                saved=saved,
-                units={unit},
+                manifest=save.manifest,
+                unit=unit,
                 folder=self._new,
                 downloaded=self._downloaded,
             )
         except (CorruptError, NotFoundError):
-            _remove(self._new / unit)
+            _remove(self._new / name)
             raise
+        return unit
 
-    def _download_others(self, saves: Sequence[Save]) -> dict[str, StoredUnit]:
+    def _download_others(self, saves: Sequence[_Parsed]) -> dict[str, StoredUnit]:
         """Download the rest of the first save; return all of its units."""
-        _, manifest, saved = saves[0]
-        units = {saved.newest: stored_unit(manifest, saved, saved.newest)}
-        for name in saved.units:
+        newest = saves[0].saved.newest
+        units = {newest: saves[0].units[newest]}
+        for name in saves[0].units:
             if name in units:
                 continue
-            for older_ref, older_manifest, older in saves:
+            for older in saves:
                 if name not in older.units:
                     continue
                 try:
-                    self._download(older_manifest, older, name)
+                    units[name] = self._download(older, name)
                 except (CorruptError, NotFoundError) as error:
-                    self._skip(older_ref, f"{name}: {error}")
+                    self._skip(older.ref, f"{name}: {error}")
                 else:
-                    units[name] = stored_unit(older_manifest, older, name)
                     break
         return units
 
-    def _download_what_can_be_read(self, saves: Sequence[Save]) -> RestoredFolder:
+    def _download_what_can_be_read(self, saves: Sequence[_Parsed]) -> RestoredFolder:
         """Download the units of the newest save that has an intact checkpoint."""
-        for _, manifest, saved in saves:
+        for save in saves:
             units: dict[str, StoredUnit] = {}
-            for name in saved.units:
-                try:
-                    self._download(manifest, saved, name)
-                except (CorruptError, NotFoundError):
-                    continue
-                units[name] = stored_unit(manifest, saved, name)
+            for name in save.units:
+                with suppress(CorruptError, NotFoundError):
+                    units[name] = self._download(save, name)
             if any(unit.number is not None for unit in units.values()):
-                return RestoredFolder(units, None, saved.directories)
+                return RestoredFolder(units, None, save.saved.directories)
             self._discard_new()
         return RestoredFolder()
 
@@ -157,13 +171,11 @@ def set_directories(folder: Path, restored: RestoredFolder) -> None:
 
     transformers goes by the times of its checkpoints' folders.
     """
-    entries = {entry for unit in restored.units.values() for entry in unit.entries}
+    entries = (entry for unit in restored.units.values() for entry in unit.entries)
+    not_empty = {parent for entry in entries for parent in parents_of(entry)}
     for directory in sorted(restored.directories, key=lambda d: d.path, reverse=True):
-        path, below = folder / directory.path, f"{directory.path}/"
-        if directory.unit:
-            if directory.unit not in restored.units:
-                continue
-        elif not any(entry.startswith(below) for entry in entries):
+        path = folder / directory.path
+        if directory.unit not in restored.units and directory.path not in not_empty:
             continue
         if path.is_dir() and not path.is_symlink():
             path.chmod(directory.mode)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,14 @@ from spotd.wire import (
     Stream,
     streams_by_path,
 )
-from trainer.directory.units import CHECKPOINT_SUFFIXES, File, Unit, series_name, step_number
+from trainer.directory.units import (
+    CHECKPOINT_SUFFIXES,
+    File,
+    Unit,
+    parents_of,
+    series_name,
+    step_number,
+)
 
 Identity = tuple[int, tuple[str, ...]]  # size and digests of a file's content
 
@@ -75,20 +82,39 @@ class StoredUnit:
         )
 
 
-def stored_unit(manifest: Manifest, saved: SavedFolder, name: str) -> StoredUnit:
+def stored_units(manifest: Manifest, saved: SavedFolder) -> dict[str, StoredUnit]:
+    """The units of a save, by name."""
     streams = streams_by_path(manifest, saved)
-    files = tuple(file for file in saved.files if file.unit == name)
+    files: dict[str, list[SavedFile]] = {name: [] for name in saved.units}
+    links: dict[str, list[SavedLink]] = {name: [] for name in saved.units}
+    empty: dict[str, list[str]] = {name: [] for name in saved.units}
+    for file in saved.files:
+        files[file.unit].append(file)
+    for link in saved.links:
+        links[link.unit].append(link)
+    for directory in saved.directories:
+        if directory.unit:
+            empty[directory.unit].append(directory.path)
+    return {
+        name: StoredUnit(
+            name=name,
+            files=tuple(files[name]),
+            streams=tuple(streams[file.path] for file in files[name]),
+            links=tuple(links[name]),
+            number=_stored_number(saved, name, files[name]),
+            empty_directories=tuple(empty[name]),
+        )
+        for name in saved.units
+    }
+
+
+def _stored_number(saved: SavedFolder, name: str, files: Sequence[SavedFile]) -> int | None:
+    if not files:
+        return None
     number = step_number(name)
     if number is None and (len(files) != 1 or files[0].path != name):
-        number = saved.number if name == saved.newest else None
-    return StoredUnit(
-        name=name,
-        files=files,
-        streams=tuple(streams[file.path] for file in files),
-        links=tuple(link for link in saved.links if link.unit == name),
-        number=number if files else None,
-        empty_directories=tuple(d.path for d in saved.directories if d.unit == name),
-    )
+        return saved.number if name == saved.newest else None
+    return number
 
 
 def content_of(
@@ -142,10 +168,10 @@ def directories_of(
     """
     units = list(units)
     empty = {path: unit.name for unit in units for path in unit.empty_directories}
-    paths = {parent for unit in units for entry in unit.entries for parent in _parents(entry)}
+    paths = {parent for unit in units for entry in unit.entries for parent in parents_of(entry)}
     known = {directory.path: directory for directory in before}
     directories = []
-    paths |= {parent for path in empty for parent in (path, *_parents(path))}
+    paths |= {parent for path in empty for parent in (path, *parents_of(path))}
     for path in sorted(paths):
         unit = empty.get(path, "")
         try:
@@ -157,11 +183,6 @@ def directories_of(
         modified_us = max(stat.st_mtime_ns // 1000, 0)
         directories.append(SavedDirectory(path, unit, modified_us, stat.st_mode & 0o777))
     return tuple(directories)
-
-
-def _parents(path: str) -> Iterator[str]:
-    while path := path.rpartition("/")[0]:
-        yield path
 
 
 def newest_of(units: Iterable[StoredUnit]) -> StoredUnit:

@@ -46,7 +46,7 @@ from trainer.directory.stored_units import (
     highest_numbers,
     identity_of,
     newest_of,
-    stored_unit,
+    stored_units,
     unchanged_since,
 )
 from trainer.directory.units import (
@@ -57,6 +57,7 @@ from trainer.directory.units import (
     Unit,
     find_units,
     looks_like_checkpoint,
+    parents_of,
     series_name,
 )
 from trainer.fence import Fence, FencedError, StaleCommitError
@@ -302,7 +303,7 @@ class DirectorySync:
         began_ns = began_at_ns(self._folder)
         on_disk = {unit.name: unit for unit in find_units(self._folder, self._rules)}
         for ref, manifest, saved in self._saves(head, lambda _ref, _error: None):
-            units = [stored_unit(manifest, saved, name) for name in saved.units]
+            units = list(stored_units(manifest, saved).values())
             if not self._stored:
                 self._stored = {
                     unit.name: replace(unit, unit=unchanged_since(on_disk.get(unit.name), began_ns))
@@ -391,10 +392,11 @@ class DirectorySync:
         if all(content for content, _ in same) and not (ended and (gone or self._has_newer_times)):
             self._stored |= units
             return False
+        overlapped = _overlapped(self._stored.keys(), units.keys())
         view = {
             name: unit
             for name, unit in self._stored.items()
-            if name not in gone and not _overlaps(name, units)
+            if name not in gone and name not in overlapped
         } | units
         number = newest_of(view.values()).number
         base = fence.head.current.step if fence.head and fence.head.current else 0
@@ -531,13 +533,10 @@ def _causes_save(unit: Unit) -> bool:
     return not unit.is_log and not unit.is_empty_directory
 
 
-def _overlaps(name: str, units: Mapping[str, StoredUnit]) -> bool:
-    """Whether the folder is divided otherwise now: one unit lies in another."""
-    return any(
-        other != name and f"{longer}/".startswith(f"{shorter}/")
-        for other in units
-        for shorter, longer in [sorted((name, other), key=len)]
-    )
+def _overlapped(stored: Set[str], new: Set[str]) -> set[str]:
+    """The stored units in which a new one lies, or that lie in it: they are divided otherwise."""
+    above = {parent for name in new for parent in parents_of(name)}
+    return {name for name in stored if name in above or not new.isdisjoint(parents_of(name))}
 
 
 def _journal_data(

@@ -253,7 +253,15 @@ def find_units(folder: Path, rules: Rules = ALL_FILES) -> list[Unit]:
 
 def looks_like_checkpoint(unit: Unit) -> bool:
     """Whether a program may resume from it, as far as names tell."""
+    if not unit.files:
+        return False
     return not unit.is_file or unit.number is not None or unit.name.endswith(CHECKPOINT_SUFFIXES)
+
+
+def parents_of(path: str) -> Iterator[str]:
+    """The folders above a path, the innermost first."""
+    while path := path.rpartition("/")[0]:
+        yield path
 
 
 def step_number(name: str) -> int | None:
