@@ -10,7 +10,7 @@ from providers.stores.base import NotFoundError, ObjectStore
 from spotd import wire
 from spotd.act.checkpoints import DamagedError, read_manifest
 from spotd.store.outputs import StoredOutput
-from spotd.wire import HeadRef, Manifest, SavedFile, SavedFolder, SavedLink, Stream
+from spotd.wire import HeadRef, Manifest, SavedDirectory, SavedFile, SavedFolder, SavedLink, Stream
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,11 @@ class OutputFolder:
 
 @dataclass
 class _Merged:
-    """Files and links by path; a path that is taken is not replaced."""
+    """Files, links and empty directories by path; a path that is taken is not replaced."""
 
     files: dict[str, tuple[SavedFile, Stream]] = field(default_factory=dict)
     links: dict[str, SavedLink] = field(default_factory=dict)
+    directories: dict[str, SavedDirectory] = field(default_factory=dict)
     folders: set[str] = field(default_factory=set)
     newest_us: int = 0
 
@@ -39,16 +40,21 @@ class _Merged:
         for file, stream in zip(saved.files, manifest.streams, strict=True):
             path = f"{prefix}{file.path}"
             if self._takes(path):
-                named = replace(file, path=path, unit=f"{prefix}{file.unit}")
+                named = replace(file, path=path, unit=f"{prefix}{file.unit}", hard_link="")
                 self.files[path] = named, stream
         for link in saved.links:
             path = f"{prefix}{link.path}"
             if self._takes(path):
                 self.links[path] = replace(link, path=path, unit=f"{prefix}{link.unit}")
+        for directory in saved.directories:
+            path = f"{prefix}{directory.path}"
+            if directory.unit and self._takes(path):
+                unit = f"{prefix}{directory.unit}"
+                self.directories[path] = replace(directory, path=path, unit=unit)
 
     def _takes(self, path: str) -> bool:
         parents = set(_parents(path))
-        taken = self.files.keys() | self.links.keys()
+        taken = self.files.keys() | self.links.keys() | self.directories.keys()
         if path in taken or path in self.folders or not taken.isdisjoint(parents):
             return False
         self.folders |= parents
@@ -90,6 +96,7 @@ def merge_outputs(
         number=None,
         files=tuple(merged.files[path][0] for path in paths),
         links=tuple(merged.links[path] for path in sorted(merged.links)),
+        directories=tuple(merged.directories[path] for path in sorted(merged.directories)),
     )
     manifest = Manifest(
         job=job_id,

@@ -176,6 +176,8 @@ def pull(
     message = (
         f"step {data['step']}: {size(data['bytes'])} in {into}{content}, every byte as it was saved"
     )
+    if data["links_left_out"]:
+        message += f"\nnot made, because they lead out of it: {', '.join(data['links_left_out'])}"
     emit(data, output, lambda: print_message(message), "manifest")
 
 

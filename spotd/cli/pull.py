@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import IO, Any, Self
@@ -27,6 +27,7 @@ from spotd.wire import (
     Manifest,
     SavedFile,
     SavedFolder,
+    SavedLink,
     Shard,
     WireError,
     head_key,
@@ -236,8 +237,11 @@ class _FilesSink(_FileWriter):
     def _entries(self) -> list[str]:
         """The entries of the folder that the download makes."""
         assert self._saved is not None  # noqa: S101 - set with the manifest
-        wanted = [e for e in self._saved.entries if self._unit in ("", e.unit)]
-        return list(dict.fromkeys(entry.path.split("/")[0] for entry in wanted))
+        saved = self._saved
+        wanted = [file.path for file in saved.files if self._unit in ("", file.unit)]
+        wanted += [link.path for link in saved.links if self._wants_link(link)]
+        wanted += [d.path for d in saved.directories if d.unit and self._unit in ("", d.unit)]
+        return list(dict.fromkeys(path.split("/")[0] for path in wanted))
 
     def begin_shard(self, number: int, _shard: Shard) -> None:
         file, start, _ = self._parts[number]
@@ -257,22 +261,63 @@ class _FilesSink(_FileWriter):
                 self._place(file, manifest)
         for link in saved.links:
             path = self._root / link.path
-            if self._unit in ("", link.unit) and not os.path.lexists(path):
+            if self._wants_link(link) and not os.path.lexists(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.symlink_to(link.target)
+        for directory in saved.directories:
+            if directory.unit and self._unit in ("", directory.unit):
+                (self._root / directory.path).mkdir(parents=True, exist_ok=True)
         shutil.rmtree(self._work)
-        return _pulled(ref, self._total, files=self._entries())
+        self._set_times(saved)
+        return _pulled(ref, self._total, files=self._entries(), outside=self._links_out(saved))
+
+    def _wants_link(self, link: SavedLink) -> bool:
+        """Whether to make the link. One out of the folder would lead to the user's own files."""
+        return self._unit in ("", link.unit) and not link.leads_out
+
+    def _links_out(self, saved: SavedFolder) -> list[str]:
+        """The links that are not made, with what they point to."""
+        links = (link for link in saved.links if link.leads_out)
+        return [f"{link.path} -> {link.target}" for link in links if self._unit in ("", link.unit)]
+
+    def _set_times(self, saved: SavedFolder) -> None:
+        """Give the folders their times and modes, the innermost first."""
+        for directory in sorted(saved.directories, key=lambda d: d.path, reverse=True):
+            path = self._root / directory.path
+            if path.is_dir() and not path.is_symlink():
+                path.chmod(directory.mode | 0o700)
+                os.utime(path, ns=(directory.modified_us * 1000, directory.modified_us * 1000))
 
     def _place(self, file: SavedFile, manifest: Manifest) -> None:
         assert self._saved is not None  # noqa: S101 - set with the manifest
         source, target = self._work / "files" / file.path, self._root / file.path
         target.parent.mkdir(parents=True, exist_ok=True)
+        if self._link_to_other(file, target):
+            return
         if source.exists():
             source.replace(target)
         elif not streams_by_path(manifest, self._saved)[file.path].size:
             target.touch()
         target.chmod(file.mode | 0o600)
         os.utime(target, ns=(file.modified_us * 1000, file.modified_us * 1000))
+
+    def _link_to_other(self, file: SavedFile, target: Path) -> bool:
+        """Make the file a name of another one that is in place, as it was on the machine."""
+        assert self._saved is not None  # noqa: S101 - set with the manifest
+        assert self._manifest is not None  # noqa: S101 - the manifest arrives first
+        streams, other = streams_by_path(self._manifest, self._saved), self._root / file.hard_link
+        if not file.hard_link or not other.is_file() or os.path.lexists(target):
+            return False
+        if streams[file.hard_link] != streams[file.path]:
+            return False
+        if self._unit and self._unit not in {
+            saved.unit for saved in self._saved.files if saved.path == file.hard_link
+        }:
+            return False
+        with suppress(OSError):  # a file system without hard links
+            os.link(other, target)
+            return True
+        return False
 
 
 def _parts(manifest: Manifest, unit: str) -> Iterator[tuple[SavedFile, int, int]]:
@@ -350,7 +395,12 @@ class _FolderSink(_FileWriter):
 
 
 def _pulled(
-    ref: HeadRef, size: int, *, files: Sequence[str] = (), manifest: str = ""
+    ref: HeadRef,
+    size: int,
+    *,
+    files: Sequence[str] = (),
+    manifest: str = "",
+    outside: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return what was pulled: the program's own files, or the manifest in a folder store."""
     return {
@@ -360,6 +410,7 @@ def _pulled(
         "generation": ref.generation,
         "bytes": size,
         "files": [*files],
+        "links_left_out": [*outside],
         "manifest": manifest,
     }
 

@@ -269,7 +269,8 @@ def _released(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
     step, manifest = read_int(entry.data, "step", 0), read_text(entry.data, "manifest", "")
     node.first("released_at_us", at_us)
     node.head(step, manifest, at_us, released=True)
-    node.say(Event("released", f"handed the job over at step {step}"), at_us)
+    saved = f"at step {step}" if manifest else "without a checkpoint: nothing has been saved"
+    node.say(Event("released", f"handed the job over {saved}"), at_us)
 
 
 _ENDS = {

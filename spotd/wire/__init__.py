@@ -131,6 +131,7 @@ from spotd.wire.printed_steps import (
     unknown_series,
 )
 from spotd.wire.saved_folders import (
+    SavedDirectory,
     SavedFile,
     SavedFolder,
     SavedLink,
@@ -218,6 +219,7 @@ __all__ = [
     "Program",
     "ProgramFiles",
     "Reply",
+    "SavedDirectory",
     "SavedFile",
     "SavedFolder",
     "SavedLink",

@@ -17,25 +17,46 @@ from spotd.wire.fields import WireError, read_count, read_field, read_list, show
 _KEY = "directory"  # in a manifest's state
 _VERSION = 2  # version 1 described one unit, and had neither times nor links
 _MODE = 0o644  # of a file of version 1
+_DIRECTORY_MODE = 0o755
 
 
 @dataclass(frozen=True)
 class SavedFile:
-    """A file. `path` is relative to the folder; `unit` is what it was saved with, or itself."""
+    """A file. `path` is relative to the folder; `unit` is what it was saved with, or itself.
+
+    `hard_link` is the path of an earlier file in the list that is a name of the same file.
+    """
 
     path: str
     unit: str
     modified_us: int
     mode: int = _MODE
+    hard_link: str = ""
 
 
 @dataclass(frozen=True)
 class SavedLink:
-    """A symbolic link. `target` is relative to the link and lies in the folder."""
+    """A symbolic link. A `target` that lies in the folder is relative to the link."""
 
     path: str
     unit: str
     target: str
+
+    @property
+    def leads_out(self) -> bool:
+        """Whether the target lies outside of the folder, where nothing is saved."""
+        place = posixpath.normpath(posixpath.join(posixpath.dirname(self.path), self.target))
+        return self.target.startswith("/") or place.split("/")[0] == ".."
+
+
+@dataclass(frozen=True)
+class SavedDirectory:
+    """A directory. `unit` is what an empty one was saved with; "" if saved files lie below it."""
+
+    path: str
+    unit: str
+    modified_us: int
+    mode: int = _DIRECTORY_MODE
 
 
 @dataclass(frozen=True)
@@ -50,6 +71,7 @@ class SavedFolder:
     number: int | None
     files: tuple[SavedFile, ...] = ()
     links: tuple[SavedLink, ...] = ()
+    directories: tuple[SavedDirectory, ...] = ()  # a save of an older agent names none
 
     @property
     def entries(self) -> tuple[SavedFile | SavedLink, ...]:
@@ -58,12 +80,17 @@ class SavedFolder:
 
     @property
     def units(self) -> tuple[str, ...]:
-        """Names of all units, in the order of the files, then of the links."""
-        return tuple(dict.fromkeys(entry.unit for entry in self.entries))
+        """Names of all units, in the order of the files, the links, then the directories."""
+        named = [*(entry.unit for entry in self.entries), *(d.unit for d in self.directories)]
+        return tuple(dict.fromkeys(filter(None, named)))
 
     def to_state(self) -> dict[str, Any]:
         """Return the entry for the state of a manifest."""
-        return {_KEY: {"version": _VERSION, **asdict(self)}}
+        body = asdict(self)
+        for file in body["files"]:  # there may be many, and few are hard links
+            if not file["hard_link"]:
+                del file["hard_link"]
+        return {_KEY: {"version": _VERSION, **body}}
 
 
 def parse_saved_folder(manifest: Manifest) -> SavedFolder | None:
@@ -113,6 +140,7 @@ def _read_folder(body: Mapping[str, Any]) -> SavedFolder:
             unit=read_field(item, "unit", str),
             modified_us=read_count(item, "modified_us"),
             mode=read_count(item, "mode") & 0o777,
+            hard_link=read_field(item, "hard_link", str) if "hard_link" in item else "",
         )
         for item in read_list(body, "files", dict)
     )
@@ -124,7 +152,22 @@ def _read_folder(body: Mapping[str, Any]) -> SavedFolder:
         )
         for item in read_list(body, "links", dict)
     )
-    return SavedFolder(read_field(body, "newest", str), _read_number(body), files, links)
+    directories = tuple(
+        SavedDirectory(
+            path=read_field(item, "path", str),
+            unit=read_field(item, "unit", str),
+            modified_us=read_count(item, "modified_us"),
+            mode=read_count(item, "mode") & 0o777,
+        )
+        for item in (read_list(body, "directories", dict) if "directories" in body else ())
+    )
+    return SavedFolder(
+        newest=read_field(body, "newest", str),
+        number=_read_number(body),
+        files=files,
+        links=links,
+        directories=directories,
+    )
 
 
 def _read_v1(body: Mapping[str, Any], saved_at_us: int) -> SavedFolder:
@@ -138,20 +181,24 @@ def _read_number(body: Mapping[str, Any]) -> int | None:
 
 
 def _check_paths(saved: SavedFolder) -> None:
-    for entry in saved.entries:
-        if not _is_below(entry.path, entry.unit):
+    for entry in (*saved.entries, *saved.directories):
+        if not _is_below(entry.path, entry.unit or entry.path.split("/")[0]):
             raise WireError(f"{shown(entry.path)} is no path in {shown(entry.unit)}")
-    paths = [entry.path for entry in saved.entries]
-    if len(set(paths)) != len(paths):
+    not_folders = {entry.path for entry in saved.entries}
+    paths = [*not_folders, *(directory.path for directory in saved.directories)]
+    if len(set(paths)) != len(saved.entries) + len(saved.directories):
         raise WireError("a path occurs twice in a folder's description")
-    not_folders = set(paths)
     for path in paths:
         if not not_folders.isdisjoint(_parents(path)):
             raise WireError(f"{shown(path)} lies below a file or a link")
     for link in saved.links:
-        place = posixpath.normpath(posixpath.join(posixpath.dirname(link.path), link.target))
-        if link.target.startswith("/") or place.split("/")[0] == ".." or "\0" in link.target:
-            raise WireError(f"{shown(link.path)} links to {shown(link.target)}, out of the folder")
+        if not link.target or "\0" in link.target:
+            raise WireError(f"{shown(link.path)} links to {shown(link.target)}")
+    earlier: set[str] = set()
+    for file in saved.files:
+        if file.hard_link and file.hard_link not in earlier:
+            raise WireError(f"{shown(file.path)} is a hard link to {shown(file.hard_link)}")
+        earlier.add(file.path)
 
 
 def _is_below(path: str, unit: str) -> bool:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from providers.stores.base import ObjectStore
-from spotd.wire import Manifest, SavedFolder, Shard, Stream
+from spotd.wire import Manifest, Shard, Stream
+from trainer.directory.stored_units import Identity, StoredUnit, identity_of
 from trainer.directory.units import File
 from trainer.saver.reader import Chunk, Range, chunks_in, read_chunk
 from trainer.saver.streams import CHUNK_BYTES, chunk_ranges, shard_key, shard_ranges
@@ -26,6 +28,39 @@ MAX_PARALLEL = 4  # shard uploads, chunk downloads
 
 class ChangedError(Exception):
     """The program changed or removed files while they were saved."""
+
+
+@dataclass
+class DownloadedFiles:
+    """The verified files of a download: the same content is downloaded once.
+
+    `group` is the first name of a file that has several.
+    """
+
+    contents: dict[Path, Identity] = field(default_factory=dict)
+    paths: dict[Identity, Path] = field(default_factory=dict)
+    names: dict[tuple[str, Identity], Path] = field(default_factory=dict)
+
+    def add(self, path: Path, content: Identity, group: str) -> None:
+        """Remember a file."""
+        self.contents[path] = content
+        self.paths[content] = self.names[group, content] = path
+
+    def place(self, target: Path, content: Identity, group: str) -> bool:
+        """Make `target` a name of the file of this group, or a copy of one with that content.
+
+        Returns False if there is none.
+        """
+        path = self.names.get((group, content))
+        if path is not None and self.contents[path] == content:
+            with suppress(OSError):  # removed, or a file system without hard links
+                os.link(path, target)
+                return True
+        path = self.paths.get(content)
+        if path is not None and self.contents[path] == content and path.exists():
+            shutil.copyfile(path, target)
+            return True
+        return False
 
 
 def digest_file(path: Path, size: int) -> Stream:
@@ -100,36 +135,38 @@ def upload(
 def download(
     store: ObjectStore,
     manifest: Manifest,
-    saved: SavedFolder,
-    units: Collection[str],
+    unit: StoredUnit,
     folder: Path,
+    downloaded: DownloadedFiles,
 ) -> None:
-    """Download and verify the files of these units into `folder`, and make their links.
+    """Download and verify the files of a unit of a save into `folder`, and make its links.
 
-    Files get the times and the mode that they had. Raises CorruptError, StoreError, OSError.
+    Files get the times and the mode that they had, and hard links to files in `downloaded` are hard
+    links again. Raises CorruptError, StoreError, OSError.
     """
+    part = replace(manifest, streams=unit.streams)
     with ThreadPoolExecutor(MAX_PARALLEL, thread_name_prefix="download") as pool:
-        for number, (saved_file, stream) in enumerate(
-            zip(saved.files, manifest.streams, strict=True)
-        ):
-            if saved_file.unit not in units:
-                continue
-            target = folder / saved_file.path
+        for number, (saved_file, stream) in enumerate(zip(unit.files, unit.streams, strict=True)):
+            target, content = folder / saved_file.path, identity_of(stream)
             target.parent.mkdir(parents=True, exist_ok=True)
-            with target.open("wb") as file:
-                os.truncate(file.fileno(), stream.size)
-                write = _writer(store, file.fileno())
-                # `map` raises the first error; leaving the pool waits for running downloads.
-                for _ in pool.map(write, chunks_in(manifest, Range(number, 0, stream.size))):
-                    pass
+            group = saved_file.hard_link or saved_file.path
+            if not downloaded.place(target, content, group):
+                with target.open("wb") as file:
+                    os.truncate(file.fileno(), stream.size)
+                    write = _writer(store, file.fileno())
+                    # `map` raises the first error; leaving the pool waits for running downloads.
+                    for _ in pool.map(write, chunks_in(part, Range(number, 0, stream.size))):
+                        pass
             target.chmod(saved_file.mode)
             modified_ns = saved_file.modified_us * 1000
             os.utime(target, ns=(modified_ns, modified_ns))
-    for link in saved.links:  # after the files: none is written through a link
-        if link.unit in units:
-            path = folder / link.path
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.symlink_to(link.target)
+            downloaded.add(target, content, group)
+    for link in unit.links:  # after the files: none is written through a link
+        path = folder / link.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.symlink_to(link.target)
+    for directory in unit.empty_directories:
+        (folder / directory).mkdir(parents=True, exist_ok=True)
 
 
 def _upload_shard(store: ObjectStore, path: Path, start: int, shard: Shard) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ class ResumeCheck:
             for unit in units
             if looks_like_checkpoint(unit) and not unit.is_log and not unit.is_pointer
         ]
-        if not checkpoints:
+        if not checkpoints or math.isinf(self._within_s):
             return
         self._newest = max(checkpoints, key=lambda unit: unit.modified_ns).name
         self._since_s = self._monotonic()

@@ -3,17 +3,12 @@
 Each save describes the whole folder, and uploads what is new in it. It is committed through the
 same fence as our engine's checkpoints. Failed saves are reported and retried, and never end
 training.
-
-A save is a consistent cut: it has no change whose predecessors in time it lacks, so a file such as
-`latest` is never newer than the checkpoint that it names. Whatever is still being written stays in
-the save as it was last stored.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
@@ -26,11 +21,12 @@ from spotd.wire import (
     CHECKPOINT,
     CHECKPOINT_FAILED,
     CHECKPOINT_SKIPPED,
+    WARNING,
     Head,
     HeadRef,
     Manifest,
+    SavedDirectory,
     SavedFile,
-    SavedFolder,
     SavedLink,
     Stream,
     WireError,
@@ -39,15 +35,18 @@ from spotd.wire import (
 )
 from trainer.directory import archive
 from trainer.directory.archive import ChangedError
+from trainer.directory.consistent_cut import Cut, CutFinder, pointed_at
+from trainer.directory.restore import Restorer, Save, began_at_ns
 from trainer.directory.resume_check import ResumeCheck
 from trainer.directory.stored_units import (
     Identity,
     StoredUnit,
     content_of,
+    directories_of,
     highest_numbers,
     identity_of,
     newest_of,
-    stored_unit,
+    stored_units,
     unchanged_since,
 )
 from trainer.directory.units import (
@@ -55,14 +54,10 @@ from trainer.directory.units import (
     QUIET_S,
     File,
     Rules,
-    SettleTimer,
     Unit,
-    UnitState,
-    files_open_for_writing,
     find_units,
-    inspect_unit,
-    is_ready,
     looks_like_checkpoint,
+    parents_of,
     series_name,
 )
 from trainer.fence import Fence, FencedError, StaleCommitError
@@ -75,8 +70,7 @@ OPEN_WITHIN_S = 60.0  # for the program to open what was restored, before it is 
 SCAN_SHARE = 20  # between two looks pass at least this many times what the last one took
 FIRST_RETRY_S, LAST_RETRY_S = 0.5, 30.0
 MAX_FILES = 50_000  # in one save
-_NEW, _ASIDE = ".spotd-new", ".spotd-aside"  # inside the folder, so that moving files is a rename
-_BEGAN = ".spotd-began"  # its age tells what the program wrote from what was there before
+MAX_NAMED = 3  # units in one message
 
 Report = Callable[[str, Mapping[str, Any]], None]
 
@@ -121,11 +115,13 @@ class DirectorySync:
         self._lock = threading.Lock()
         self._closed = self._recalled = False
         self._ending = threading.Event()
-        self._settle_timer = SettleTimer(monotonic)
+        self._cuts = CutFinder(self._folder, POLL_S, monotonic)
         self._stored: dict[str, StoredUnit] = {}
+        self._directories: tuple[SavedDirectory, ...] = ()  # of the newest save
         self._restored_numbers: dict[str, int] = {}  # by series, until the program is beyond
         self._behind: set[str] = set()  # series in which the program wrote a lower number
-        self._open_at_last_look: set[str] = set()
+        self._has_newer_times = False  # than the newest save: of files with the same content
+        self._outside: set[str] = set()  # links out of the folder that were reported
         self._resume_check = ResumeCheck(self._folder, settings.open_within_s, report, monotonic)
         self._read_back = ReadBack()
         self._scan_s = 0.0  # how long it took to look through the folder
@@ -141,119 +137,33 @@ class DirectorySync:
         the save, is moved aside because it is not verified. Raises CorruptError if no save can be
         read, StoreError, OSError; it may be called again after an error.
         """
-        self._folder.mkdir(parents=True, exist_ok=True)
-        new = self._folder / _NEW
-        shutil.rmtree(new, ignore_errors=True)
         errors: list[str] = []
 
-        def skip(ref: HeadRef, error: Exception) -> None:
-            errors.append(str(error))
-            self._report_skipped(ref, str(error))
+        def skip(ref: HeadRef, error: str) -> None:
+            errors.append(error)
+            self._report_skipped(ref, error)
 
+        fence = self._get_fence()
         saves = list(self._saves(head, skip))
-        for at, (ref, manifest, saved) in enumerate(saves):
-            try:
-                self._download(new, manifest, saved, saved.newest)
-            except (CorruptError, NotFoundError) as error:
-                skip(ref, error)
-                continue
-            restored = self._download_others(new, saves[at:])
-            self._get_fence().resume_from(ref)
-            break
-        else:
-            restored = self._download_what_can_be_read(new, saves)
-            if restored:
-                self._get_fence().resume_from(None)
-            elif errors:
-                raise CorruptError(f"no checkpoint of the job can be read: {errors[0]}")
-        self._install(new, restored)
+        restored = Restorer(self._folder, self._rules, fence.store, skip).restore(saves)
+        if restored.units:
+            fence.resume_from(restored.ref)
+        elif errors:
+            raise CorruptError(f"no checkpoint of the job can be read: {errors[0]}")
+        self._stored, self._directories = dict(restored.units), restored.directories
+        self._restored_numbers = highest_numbers(self._stored.values())
+        self._resume_check.watch(
+            stored.unit for stored in self._stored.values() if stored.unit is not None
+        )
         self._recalled = True
 
-    def _download(self, new: Path, manifest: Manifest, saved: SavedFolder, unit: str) -> None:
-        """Download one unit; on an error nothing of it is left."""
-        try:
-            archive.download(self._get_fence().store, manifest, saved, {unit}, new)
-        except (CorruptError, NotFoundError):
-            _remove(new / unit)
-            raise
+    def _saves(self, head: Head, skip: Callable[[HeadRef, str], None]) -> Iterator[Save]:
+        """The saves in HEAD's chain, newest first.
 
-    def _download_others(
-        self, new: Path, saves: Sequence[tuple[HeadRef, Manifest, SavedFolder]]
-    ) -> dict[str, StoredUnit]:
-        """Download the rest of the first save; return all of its units."""
-        _, manifest, saved = saves[0]
-        units = {saved.newest: stored_unit(manifest, saved, saved.newest)}
-        for name in saved.units:
-            if name in units:
-                continue
-            for older_ref, older_manifest, older in saves:
-                if name not in older.units:
-                    continue
-                try:
-                    self._download(new, older_manifest, older, name)
-                except (CorruptError, NotFoundError) as error:
-                    self._report_skipped(older_ref, f"{name}: {error}")
-                else:
-                    units[name] = stored_unit(older_manifest, older, name)
-                    break
-        return units
-
-    def _download_what_can_be_read(
-        self, new: Path, saves: Sequence[tuple[HeadRef, Manifest, SavedFolder]]
-    ) -> dict[str, StoredUnit]:
-        """Download the units of the newest save that has an intact checkpoint."""
-        for _, manifest, saved in saves:
-            units: dict[str, StoredUnit] = {}
-            for name in saved.units:
-                try:
-                    self._download(new, manifest, saved, name)
-                except (CorruptError, NotFoundError):
-                    continue
-                units[name] = stored_unit(manifest, saved, name)
-            if any(unit.number is not None for unit in units.values()):
-                return units
-            shutil.rmtree(new, ignore_errors=True)
-        return {}
-
-    def _install(self, new: Path, restored: Mapping[str, StoredUnit]) -> None:
-        """Move downloaded units into the folder, and mark the moment."""
-        began_ns = self._began_ns()
-        for unit in find_units(self._folder, self._rules):
-            if 0 < began_ns < unit.changed_ns:
-                self._move_aside(unit.name)
-        for name in restored:
-            if os.path.lexists(self._folder / name):
-                self._move_aside(name)
-            (self._folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (new / name).rename(self._folder / name)
-        shutil.rmtree(new, ignore_errors=True)
-        on_disk = {unit.name: unit for unit in find_units(self._folder, self._rules)}
-        self._stored = {
-            name: replace(unit, unit=on_disk.get(name)) for name, unit in restored.items()
-        }
-        self._restored_numbers = highest_numbers(restored.values())
-        self._resume_check.watch(on_disk[name] for name in restored if name in on_disk)
-        began = self._folder / _BEGAN
-        began.unlink(missing_ok=True)
-        began.touch()
-
-    def _move_aside(self, name: str) -> None:
-        aside = self._folder / _ASIDE / name
-        _remove(aside)
-        aside.parent.mkdir(parents=True, exist_ok=True)
-        (self._folder / name).rename(aside)
-
-    def _began_ns(self) -> int:
-        """When the program could begin to write; 0 if it never could."""
-        try:
-            return (self._folder / _BEGAN).stat().st_mtime_ns
-        except FileNotFoundError:
-            return 0
-
-    def _saves(
-        self, head: Head, skip: Callable[[HeadRef, Exception], None]
-    ) -> Iterator[tuple[HeadRef, Manifest, SavedFolder]]:
-        """The saves in HEAD's chain, newest first; `skip` is called for unreadable ones."""
+        `skip` is called for those that cannot be read, up to the first that can: retention may have
+        deleted older ones.
+        """
+        is_readable = False
         for ref in (head.current, *head.previous):
             if ref is None:
                 continue
@@ -261,9 +171,11 @@ class DirectorySync:
                 manifest = read_manifest(self._get_fence().store, ref)
                 saved = parse_saved_folder(manifest)
             except (CorruptError, NotFoundError, WireError) as error:
-                skip(ref, error)
+                if not is_readable:
+                    skip(ref, str(error))
                 continue
             if saved is not None and saved.units:
+                is_readable = True
                 yield ref, manifest, saved
 
     # --- while it runs
@@ -286,8 +198,8 @@ class DirectorySync:
 
         `clean` says that it ended by itself. Otherwise a file that it was just writing, and whose
         content does not show whether it is complete, stays out. Waits up to `wait_s` for files that
-        other programs write. Raises FencedError, and StoreUnavailableError if it should be called
-        again.
+        other programs write, and reports what stays out. Raises FencedError, and
+        StoreUnavailableError if it should be called again.
         """
         self._ending.set()
         deadline_s = self._monotonic() + wait_s
@@ -295,9 +207,10 @@ class DirectorySync:
             with self._lock:
                 if self._closed:
                     return
-                pending = self._sync(ended=True, clean=clean)
-                if not pending or self._monotonic() >= deadline_s:
+                cut = self._sync(ended=True, clean=clean)
+                if not cut.waiting or self._monotonic() >= deadline_s:
                     self._closed = True
+                    self._report_not_saved(cut)
                     return
             self._pause(POLL_S)
 
@@ -313,20 +226,26 @@ class DirectorySync:
             if not units:
                 return (), {}
             newest = newest_of(units)
-            return content_of(units, newest.name, newest.number)
+            directories = directories_of(self._folder, units, self._directories)
+            return content_of(units, newest.name, newest.number, directories)
 
-    def _sync(self, *, ended: bool = False, clean: bool = True) -> bool:
-        """Save the folder if it has new content that is complete; return whether some is not."""
+    def _sync(self, *, ended: bool = False, clean: bool = True) -> Cut:
+        """Save the folder if it has new content that is complete; return what it was."""
+        cut = Cut()
         try:
             fence = self._get_fence()
             if fence.head is None or not self._recalled:
                 self._recall(fence.claim() if fence.head is None else fence.head)
             units = self._find_units()
-            changed, pending = self._divide(units, ended=ended, clean=clean)
-            causes = changed if ended else [unit for unit in changed if not unit.is_log]
-            if causes and not self._is_behind(causes):
-                gone = set() if pending else self._stored.keys() - {unit.name for unit in units}
-                if self._save(fence, changed, gone) and not ended:
+            changed = [unit for unit in units if not self._is_stored(unit)]
+            cut = self._cuts.find(changed, units, self._stored.keys(), ended=ended, clean=clean)
+            causes = [unit for unit in cut.ready if ended or _causes_save(unit)]
+            gone = self._gone(units, cut, is_over=ended and clean)
+            shrinks = bool(gone) and bool(self._stored.keys() - gone)
+            differs = ended and (shrinks or self._has_newer_times)
+            if (causes or differs) and not self._is_behind(causes):
+                saved = self._save(fence, cut.ready, gone)
+                if saved and not ended:
                     self._remove_old(fence)
         except FencedError:
             raise
@@ -337,9 +256,37 @@ class DirectorySync:
             self._back_off(f"{type(error).__name__}: {error}")
             if ended and isinstance(error, StoreUnavailableError):
                 raise
-            return False
+            return replace(cut, waiting=())
         self._failures, self._retry_at_s = 0, 0.0
-        return pending
+        return cut
+
+    def _gone(self, units: Sequence[Unit], cut: Cut, *, is_over: bool) -> set[str]:
+        """The stored units that the program has deleted and that may leave the save.
+
+        Unless the program `is_over`, its newest checkpoint stays until it has written another.
+        """
+        present = {unit.name for unit in units}
+        kept = [unit for name, unit in self._stored.items() if name in present]
+        times = [unit.modified_us for unit in kept if unit.number is not None]
+        times += [unit.modified_ns // 1000 for unit in cut.ready if looks_like_checkpoint(unit)]
+        targets = pointed_at({link.path: link.target for unit in kept for link in unit.links})
+        gone = {
+            name
+            for name in self._stored.keys() - present
+            if cut.may_drop(
+                name,
+                self._stored[name].modified_us,
+                newest_us=max(times, default=0),
+                pointed_at=targets,
+            )
+        }
+        deleted = [self._stored[name] for name in gone if self._stored[name].is_checkpoint]
+        has_other = any(unit.is_checkpoint for unit in kept) or any(
+            looks_like_checkpoint(unit) for unit in cut.ready
+        )
+        if deleted and not has_other and not is_over:
+            gone.discard(newest_of(deleted).name)
+        return gone
 
     def _remove_old(self, fence: Fence) -> None:
         remove_old(
@@ -353,15 +300,16 @@ class DirectorySync:
 
     def _recall(self, head: Head) -> None:
         """Learn what an earlier agent on this machine saved or restored."""
-        began_ns = self._began_ns()
+        began_ns = began_at_ns(self._folder)
         on_disk = {unit.name: unit for unit in find_units(self._folder, self._rules)}
         for ref, manifest, saved in self._saves(head, lambda _ref, _error: None):
-            units = [stored_unit(manifest, saved, name) for name in saved.units]
+            units = list(stored_units(manifest, saved).values())
             if not self._stored:
                 self._stored = {
                     unit.name: replace(unit, unit=unchanged_since(on_disk.get(unit.name), began_ns))
                     for unit in units
                 }
+                self._directories = saved.directories
             if ref.generation < self._get_fence().generation:
                 self._restored_numbers = highest_numbers(units)
                 break
@@ -369,7 +317,7 @@ class DirectorySync:
 
     def _find_units(self) -> list[Unit]:
         """The units that the program wrote or that are stored, oldest change first."""
-        began_ns, began_s = self._began_ns(), self._monotonic()
+        began_ns, began_s = began_at_ns(self._folder), self._monotonic()
         units = [
             unit
             for unit in find_units(self._folder, self._rules)
@@ -382,45 +330,8 @@ class DirectorySync:
                 f"{count} files are more than one save may have ({MAX_FILES}): name those to save "
                 "by spotd.checkpoint.include, or leave some out by spotd.checkpoint.exclude"
             )
-        self._settle_timer.forget_all_but(units)
+        self._cuts.forget_all_but(units)
         return units
-
-    def _divide(
-        self, units: Sequence[Unit], *, ended: bool, clean: bool
-    ) -> tuple[list[Unit], bool]:
-        """The changed units that are complete, up to the first change that has yet to settle, and
-        whether there is one."""
-        changed = [unit for unit in units if not self._is_stored(unit)]
-        open_files: set[str] = set()
-        if any(not unit.is_log for unit in changed):
-            open_files = files_open_for_writing(self._folder)
-        ready: list[Unit] = []
-        unsettled = doubtful = False
-        for unit in changed:
-            if unit.is_log:
-                ready.append(unit)
-                continue
-            quiet_s = self._settle_timer.quiet_s(unit)
-            try:
-                state = inspect_unit(self._folder, unit)
-            except FileNotFoundError:
-                continue  # the program has just removed it
-            is_open = any(file.path in open_files for file in unit.files)
-            if state is UnitState.BROKEN:
-                continue
-            if is_open or not is_ready(state, quiet_s, ended=ended):
-                unsettled = True
-            elif ended and not clean and self._is_doubtful(unit, state, quiet_s):
-                doubtful = True
-            elif not unsettled and not (doubtful and not looks_like_checkpoint(unit)):
-                ready.append(unit)
-        self._open_at_last_look = open_files
-        return ready, unsettled
-
-    def _is_doubtful(self, unit: Unit, state: UnitState, quiet_s: float) -> bool:
-        """Whether the program may have been writing the unit when it was killed or crashed."""
-        was_open = any(file.path in self._open_at_last_look for file in unit.files)
-        return state is UnitState.UNKNOWN and (was_open or quiet_s <= POLL_S)
 
     def _is_stored(self, unit: Unit) -> bool:
         stored = self._stored.get(unit.name)
@@ -471,13 +382,27 @@ class DirectorySync:
         """Raises ChangedError, too."""
         started_s = self._monotonic()
         units, new_files = self._read(changed)
-        if all(unit.has_same_content(self._stored.get(name)) for name, unit in units.items()):
+        ended = self._ending.is_set()
+        same = [
+            (unit.has_same_content(stored), unit.has_same_content(stored, times=True))
+            for name, unit in units.items()
+            for stored in [self._stored.get(name)]
+        ]
+        self._has_newer_times |= any(not times for _, times in same)
+        if all(content for content, _ in same) and not (ended and (gone or self._has_newer_times)):
             self._stored |= units
             return False
-        view = {name: unit for name, unit in self._stored.items() if name not in gone} | units
+        overlapped = _overlapped(self._stored.keys(), units.keys())
+        view = {
+            name: unit
+            for name, unit in self._stored.items()
+            if name not in gone and name not in overlapped
+        } | units
         number = newest_of(view.values()).number
         base = fence.head.current.step if fence.head and fence.head.current else 0
-        step = base + 1 if number is None else max(number, base)
+        # Step 0 means that nothing is saved: an epoch 0 is counted like a name without a number.
+        step = base + 1 if number is None else max(number, base, 1)
+        number = number or None
         key = manifest_key(fence.job_id, fence.generation, step, secrets.token_hex(8))
         new_streams = [stream for _, stream in new_files.values()]
         keyed: tuple[Stream, ...] = ()
@@ -487,11 +412,13 @@ class DirectorySync:
             keyed = archive.assign_keys(new_streams, key.rpartition("/")[0], url)
             archive.upload(store, self._folder, [file for file, _ in new_files.values()], keyed)
 
-        self._target.put(step, put, last=self._ending.is_set())
+        self._target.put(step, put, last=ended)
         self._check_unchanged(changed)
         uploaded = dict(zip(new_files, keyed, strict=True))
         view = {name: unit.with_streams(uploaded) for name, unit in view.items()}
-        streams, state = content_of(view.values(), newest_of(units.values()).name, number)
+        directories = directories_of(self._folder, view.values(), self._directories)
+        newest = newest_of(units.values() or view.values()).name
+        streams, state = content_of(view.values(), newest, number, directories)
         manifest = Manifest(
             job=fence.job_id,
             generation=fence.generation,
@@ -503,7 +430,9 @@ class DirectorySync:
         )
         history = self._read_back.required_history(fence.head, self._keep_every_steps)
         head = fence.commit(manifest, key=key, keep=max(self._keep, history))
-        self._stored = view
+        self._stored, self._directories = view, directories
+        self._has_newer_times = False
+        self._report_outside(view)
         new = replace(manifest, streams=keyed)
         duration_s = self._monotonic() - started_s
         self._report(CHECKPOINT, _journal_data(head, manifest, new, duration_s))
@@ -537,13 +466,19 @@ class DirectorySync:
             units[unit.name] = StoredUnit(
                 name=unit.name,
                 files=tuple(
-                    SavedFile(file.path, unit.name, file.modified_ns // 1000, file.mode)
+                    SavedFile(
+                        path=file.path,
+                        unit=unit.name,
+                        modified_us=max(file.modified_ns // 1000, 0),
+                        mode=file.mode,
+                    )
                     for file in unit.files
                 ),
                 streams=tuple(streams),
                 links=tuple(SavedLink(link.path, unit.name, link.target) for link in unit.links),
                 number=unit.number,
                 unit=unit,
+                empty_directories=tuple(directory.path for directory in unit.directories),
             )
         return units, new_files
 
@@ -562,12 +497,46 @@ class DirectorySync:
         numbers = [unit.number for unit in self._stored.values() if unit.number is not None]
         self._report_failure(max(numbers, default=0), f"{self._folder.name}: {message}")
 
+    def _report_not_saved(self, cut: Cut) -> None:
+        """Report what of the folder is in no save, or only as it was before."""
+        names = sorted(cut.not_saved)
+        if names:
+            more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+            text = (
+                f"not complete when the program had ended, so not saved as it is: "
+                f"{', '.join(names[:MAX_NAMED])}{more}"
+            )
+            self._report(WARNING, {"text": text})
+
+    def _report_outside(self, units: Mapping[str, StoredUnit]) -> None:
+        """Report each link out of the folder once."""
+        links = [link for unit in units.values() for link in unit.links if link.leads_out]
+        for link in links:
+            if link.path not in self._outside:
+                self._outside.add(link.path)
+                text = (
+                    f"{link.path} is a link out of the folder, to {link.target}: the link is "
+                    "saved, but not what it points to"
+                )
+                self._report(WARNING, {"text": text})
+
     def _report_failure(self, step: int, message: str) -> None:
         self._report(CHECKPOINT_FAILED, {"step": step, "error": message})
 
     def _report_skipped(self, ref: HeadRef, error: str) -> None:
         data = {"step": ref.step, "manifest": ref.manifest, "error": error}
         self._report(CHECKPOINT_SKIPPED, data)
+
+
+def _causes_save(unit: Unit) -> bool:
+    """Whether a change of the unit is worth a save of its own."""
+    return not unit.is_log and not unit.is_empty_directory
+
+
+def _overlapped(stored: Set[str], new: Set[str]) -> set[str]:
+    """The stored units in which a new one lies, or that lie in it: they are divided otherwise."""
+    above = {parent for name in new for parent in parents_of(name)}
+    return {name for name in stored if name in above or not new.isdisjoint(parents_of(name))}
 
 
 def _journal_data(
@@ -589,10 +558,3 @@ def _journal_data(
         "released": False,
         "final": False,
     }
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

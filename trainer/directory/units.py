@@ -1,30 +1,24 @@
-"""Divide a folder that a program writes to into units, and tell complete ones from broken ones.
+"""Divide a folder that a program writes to into units.
 
 A *unit* is saved as a whole: a folder that is one checkpoint, or a file or link outside of such
 folders. A folder is one checkpoint if its name has a step number (`checkpoint-40`, `global_step20`,
 `epoch=3`, `100`), or if it holds a file that frameworks write with a checkpoint (MARKERS). Other
-folders are searched for units. Nothing is unpickled.
+folders are searched for units; an empty one is a unit.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
-import struct
-import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-SETTLED_S = 2.0  # time without changes before a unit that is provably complete is saved
 QUIET_S = 20.0  # the same for a unit whose content does not show whether it is complete
 SMALL_BYTES = 4096  # a file up to this size is written at once: it counts as complete
 STATE = "trainer_state.json"  # transformers writes it last
-INCOMPLETE = "checkpoint-is-incomplete.txt"  # transformers has it while it saves at a SIGTERM
 UNFINISHED = "-unfinished"  # suffix of NeMo's marker beside a checkpoint that is being written
 METADATA = ".metadata"  # torch.distributed.checkpoint writes it last
 ORBAX = "_CHECKPOINT_METADATA"  # in orbax's folders, which get their name when they are complete
@@ -33,13 +27,61 @@ MARKERS = frozenset(
     {STATE, METADATA, ORBAX, "_METADATA", "config.json", "adapter_config.json", "model_index.json"}
 )
 # Files that name the newest checkpoint beside them: DeepSpeed, Megatron, TensorFlow.
-_POINTERS = ("latest", "latest_checkpointed_iteration.txt", "checkpoint")
+POINTERS = ("latest", "latest_checkpointed_iteration.txt", "checkpoint")
 # Written to all the time, and useful at any length: they neither delay a save nor cause one.
 _LOGS = ("*.tfevents.*", "*.log", "*.jsonl", "*.ndjson", "*.csv", "*.tsv", "*.out", "*.err")
-_TEMPORARY = ("*.tmp", "*.part", "*.incomplete", "tmp-*", "*.orbax-checkpoint-tmp*")
-_IGNORED = frozenset({"__pycache__", "lost+found"})
-_CHECKPOINT_SUFFIXES = (".ckpt", ".pt", ".pth", ".bin", ".safetensors", ".tar", ".npz", ".keras")
-_STEP_WORDS = ("step", "iter", "iteration", "checkpoint", "epoch", "ckpt", "update", "round")
+_TEMPORARY = (
+    "*.tmp",
+    "*.part",
+    "*.incomplete",
+    "tmp-*",
+    "*.orbax-checkpoint-tmp*",
+    ".tmp*",
+    ".*.tmp*",
+    ".*.sw[a-z]",
+    ".~*",
+    ".nfs*",
+    ".fuse_hidden*",
+    ".spotd*",  # our own
+)
+# Folders that programs make again by themselves.
+IGNORED_FOLDERS = frozenset(
+    {
+        "__pycache__",
+        ".venv",
+        ".git",
+        ".cache",
+        ".conda",
+        ".ipynb_checkpoints",
+        ".mypy_cache",
+        ".pytest_cache",
+        ".ruff_cache",
+        ".triton",
+        "lost+found",
+    }
+)
+CHECKPOINT_SUFFIXES = (
+    ".ckpt",
+    ".pt",
+    ".pth",
+    ".bin",
+    ".safetensors",
+    ".tar",
+    ".npz",
+    ".keras",
+    ".h5",
+)
+_STEP_WORDS = (
+    "step",
+    "iter",
+    "iteration",
+    "checkpoint",
+    "epoch",
+    "ckpt",
+    "update",
+    "round",
+    "recovery",
+)
 _STEPS = tuple(re.compile(rf"{word}s?[=_-]*(\d+)") for word in _STEP_WORDS)
 # A number at the end, or the only one, that a separator sets off from a word.
 _LAST_NUMBER = re.compile(r"(?:^|(?P<word>[a-z]*)[-_= ])(?P<number>\d{1,11})$")
@@ -71,15 +113,6 @@ _NAME_VERSION = re.compile(r"-v\d+(?=\.|$)")
 _SUFFIXES = re.compile(r"(\.[a-z][a-z0-9]*|\.data-\d+-of-\d+)*$")
 _NUMBERED_FOLDER = re.compile(r"[A-Za-z_=.-]*\d+")
 _MAX_STEP = 10**12 - 1  # what a manifest's key has digits for
-_ZIP = b"PK\x03\x04"  # first bytes of a torch.save, .npz or .keras file
-
-
-class UnitState(Enum):
-    """Completeness of a unit, judged by its content alone."""
-
-    BROKEN = "broken"
-    COMPLETE = "complete"
-    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
@@ -115,11 +148,12 @@ class File:
     inode: int
     modified_ns: int = 0
     mode: int = 0o644
+    names: int = 1  # how many names the file has: more than one are hard links
 
 
 @dataclass(frozen=True)
 class Link:
-    """A symbolic link to a target in the watched folder. `target` is relative to the link."""
+    """A symbolic link. A `target` that lies in the watched folder is relative to the link."""
 
     path: str
     target: str
@@ -127,17 +161,33 @@ class Link:
 
 
 @dataclass(frozen=True)
+class Directory:
+    """An empty directory."""
+
+    path: str
+    changed_ns: int
+
+
+@dataclass(frozen=True)
 class Unit:
-    """A checkpoint, file or link written by the program; `name` is its path in the folder."""
+    """A checkpoint, file or link written by the program; `name` is its path in the folder.
+
+    `directories` are the empty ones in it, or itself.
+    """
 
     name: str
     files: tuple[File, ...] = ()
     links: tuple[Link, ...] = ()
+    directories: tuple[Directory, ...] = ()
 
     @property
     def changed_ns(self) -> int:
         """Time of its newest change; 0 without content."""
-        entries: tuple[File | Link, ...] = (*self.files, *self.links)
+        entries: tuple[File | Link | Directory, ...] = (
+            *self.files,
+            *self.links,
+            *self.directories,
+        )
         return max((entry.changed_ns for entry in entries), default=0)
 
     @property
@@ -161,15 +211,25 @@ class Unit:
         return self.is_file and _matches_any(self.name, _LOGS)
 
     @property
+    def is_empty_directory(self) -> bool:
+        """Whether it has nothing in it."""
+        return not self.files and not self.links
+
+    @property
     def is_pointer(self) -> bool:
         """Whether it only refers to other units: a link, or a small text file."""
         if not self.files:
             return True
-        return self.is_file and self.name.rpartition("/")[2] in _POINTERS
+        return self.is_file and self.name.rpartition("/")[2] in POINTERS
 
     @property
     def number(self) -> int | None:
-        """The step, epoch or other number in its name, or in the name of its newest file."""
+        """The step, epoch or other number in its name, or in the name of its newest file.
+
+        Links, logs and empty directories are no step of their own.
+        """
+        if not self.files or self.is_log:
+            return None
         number = step_number(self.name)
         if number is not None or self.is_file:
             return number
@@ -183,8 +243,7 @@ class Unit:
 def find_units(folder: Path, rules: Rules = ALL_FILES) -> list[Unit]:
     """All units in the folder, oldest change first; at equal age those without a number come last.
 
-    Names that begin with a dot, temporary names, and links that lead out of the folder are ignored.
-    Raises OSError.
+    Temporary names and folders that are caches are ignored. Raises OSError.
     """
     if not folder.is_dir():
         return []
@@ -192,27 +251,17 @@ def find_units(folder: Path, rules: Rules = ALL_FILES) -> list[Unit]:
     return sorted(units, key=lambda unit: (unit.changed_ns, unit.number is None))
 
 
-def newest_unit(folder: Path) -> str:
-    """Path of the newest checkpoint that is not broken; "" if there is none. Raises OSError.
-
-    It is the most recently modified one of those with a number in their name or a checkpoint's
-    suffix, and only if there are none, of all others.
-    """
-    usable = [
-        unit
-        for unit in find_units(folder, ALL_FILES)
-        if not unit.is_log
-        and not unit.is_pointer
-        and inspect_unit(folder, unit) is not UnitState.BROKEN
-    ]
-    likely = [unit for unit in usable if looks_like_checkpoint(unit)] or usable
-    newest = max(likely, key=lambda unit: unit.modified_ns, default=None)
-    return "" if newest is None else str(folder / newest.name)
-
-
 def looks_like_checkpoint(unit: Unit) -> bool:
     """Whether a program may resume from it, as far as names tell."""
-    return not unit.is_file or unit.number is not None or unit.name.endswith(_CHECKPOINT_SUFFIXES)
+    if not unit.files:
+        return False
+    return not unit.is_file or unit.number is not None or unit.name.endswith(CHECKPOINT_SUFFIXES)
+
+
+def parents_of(path: str) -> Iterator[str]:
+    """The folders above a path, the innermost first."""
+    while path := path.rpartition("/")[0]:
+        yield path
 
 
 def step_number(name: str) -> int | None:
@@ -262,26 +311,6 @@ def _checked_span(name: str, span: tuple[int, int]) -> tuple[int, int] | None:
     return span if int(name[slice(*span)]) <= _MAX_STEP else None
 
 
-def inspect_unit(folder: Path, unit: Unit) -> UnitState:
-    """Judge a unit's completeness by its content. Raises OSError."""
-    if (folder / f"{unit.name}{UNFINISHED}").exists():
-        return UnitState.BROKEN
-    if not unit.files:
-        return UnitState.COMPLETE
-    if unit.is_file:
-        return _inspect_file(folder / unit.name)
-    paths = {file.path.rpartition("/")[2]: folder / file.path for file in unit.files}
-    if INCOMPLETE in paths:
-        return UnitState.BROKEN
-    if STATE in paths:
-        return UnitState.COMPLETE if _is_json(paths[STATE]) else UnitState.BROKEN
-    if METADATA in paths:
-        return UnitState.COMPLETE if paths[METADATA].stat().st_size else UnitState.BROKEN
-    if ORBAX in paths or _is_named_by_pointer(folder, unit):
-        return UnitState.COMPLETE
-    return UnitState.UNKNOWN
-
-
 class SettleTimer:
     """Measures for how long units have not changed, by the local clock."""
 
@@ -302,17 +331,6 @@ class SettleTimer:
         """Drop the times of units that are gone."""
         names = {unit.name for unit in units}
         self._last_seen = {name: entry for name, entry in self._last_seen.items() if name in names}
-
-
-def is_ready(state: UnitState, quiet_s: float, *, ended: bool) -> bool:
-    """Whether to save a unit that no process has open for writing.
-
-    `ended` means that the program has ended by itself and left nothing half-written: nothing needs
-    waiting for then.
-    """
-    if state is UnitState.BROKEN:
-        return False
-    return ended or quiet_s >= (SETTLED_S if state is UnitState.COMPLETE else QUIET_S)
 
 
 def files_open_for_writing(folder: Path) -> set[str]:
@@ -361,23 +379,37 @@ class _Tree:
             inode=stat.st_ino,
             modified_ns=stat.st_mtime_ns,
             mode=stat.st_mode & 0o777,
+            names=stat.st_nlink,
         )
 
     def link(self, path: Path) -> Link | None:
-        """The link, unless it leads out of the folder or is not to be saved."""
+        """The link, unless it is not to be saved."""
         relative = path.relative_to(self.folder).as_posix()
         target = str(path.readlink())
         place = os.path.normpath(os.path.join(os.path.realpath(path.parent), target))  # noqa: PTH118
-        if not f"{place}/".startswith(self._prefix) or not self.rules.wants(relative):
+        if not self.rules.wants(relative):
             return None
-        if target.startswith("/"):  # the folder is elsewhere on the next machine
+        if target.startswith("/") and f"{place}/".startswith(self._prefix):
+            # The folder is elsewhere on the next machine.
             target = os.path.relpath(place, os.path.realpath(path.parent))
         return Link(relative, target, path.lstat().st_ctime_ns)
 
+    def directory(self, path: Path) -> Directory | None:
+        """The empty directory, unless it is not to be saved."""
+        relative = path.relative_to(self.folder).as_posix()
+        if not self.rules.wants(relative):
+            return None
+        return Directory(relative, path.lstat().st_ctime_ns)
+
 
 def _units_in(tree: _Tree, container: Path) -> Iterator[Unit]:
-    for entry in sorted(_entries(container), key=lambda entry: entry.name):
-        if entry.name.startswith(".") or entry.name in _IGNORED:
+    entries = _entries(container)
+    if not entries and container != tree.folder:
+        with contextlib.suppress(FileNotFoundError):
+            if step_number(container.name) is None and (empty := tree.directory(container)):
+                yield Unit(empty.path, directories=(empty,))
+    for entry in sorted(entries, key=lambda entry: entry.name):
+        if entry.name in IGNORED_FOLDERS:
             continue
         path = Path(entry.path)
         with contextlib.suppress(FileNotFoundError):  # the program removes its old ones
@@ -400,99 +432,61 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
 def _unit(tree: _Tree, path: Path) -> Unit | None:
     files: list[File] = []
     links: list[Link] = []
+    directories: list[Directory] = []
     for entry in _below(path):
         if entry.is_symlink():
             links += filter(None, [tree.link(entry)])
+        elif entry.is_dir():
+            directories += filter(None, [tree.directory(entry)])
         else:
             files += filter(None, [tree.file(entry)])
     if not files and not links:
         return None
     return Unit(
-        path.relative_to(tree.folder).as_posix(),
-        tuple(sorted(files, key=lambda file: file.path)),
-        tuple(sorted(links, key=lambda link: link.path)),
+        name=path.relative_to(tree.folder).as_posix(),
+        files=tuple(sorted(files, key=lambda file: file.path)),
+        links=tuple(sorted(links, key=lambda link: link.path)),
+        directories=tuple(sorted(directories, key=lambda directory: directory.path)),
     )
 
 
 def _below(path: Path) -> Iterator[Path]:
+    """Files, links and empty directories below a folder; or itself, if it is none."""
     if path.is_symlink() or not path.is_dir():
         yield path
         return
     for parent, folders, names in os.walk(path):
-        folders[:] = [name for name in folders if name not in _IGNORED]
+        if not folders and not names:
+            yield Path(parent)
+        folders[:] = [name for name in folders if name not in IGNORED_FOLDERS]
         links = [name for name in folders if Path(parent, name).is_symlink()]
         for name in (*names, *links):
             yield Path(parent, name)
 
 
 def _is_checkpoint_folder(path: Path) -> bool:
-    name = path.name
-    if any(pattern.search(name.lower()) for pattern in _STEPS):
-        return True
-    if _NUMBERED_FOLDER.fullmatch(name) and step_number(name) is not None:
-        return True
+    number, has_word = step_number(path.name), _has_step_word(path.name)
     entries = _entries(path)
-    if MARKERS.isdisjoint(entry.name for entry in entries):
-        return False
+    is_marked = not MARKERS.isdisjoint(entry.name for entry in entries)
+    folders = [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
+    if number is not None and has_word and is_marked:
+        return True
+    if number is not None and (has_word or _NUMBERED_FOLDER.fullmatch(path.name)):
+        # A run's folder may have a number, too: then its checkpoints have others.
+        return not any(
+            _has_step_word(folder.name) and step_number(folder.name) not in (None, number)
+            for folder in folders
+        )
     # A run's own folder may have a config.json beside the folder of its checkpoints.
-    return not any(
-        entry.is_dir(follow_symlinks=False) and _is_checkpoint_folder(Path(entry.path))
-        for entry in entries
-    )
+    return is_marked and not any(_is_checkpoint_folder(Path(folder.path)) for folder in folders)
+
+
+def _has_step_word(name: str) -> bool:
+    return any(pattern.search(name.lower()) for pattern in _STEPS)
 
 
 def _is_regular(mode: int) -> bool:
     return mode & 0o170000 == 0o100000  # S_IFREG
-
-
-def _is_json(path: Path) -> bool:
-    try:
-        return isinstance(json.loads(path.read_bytes()), Mapping)
-    except ValueError:
-        return False
-
-
-def _is_named_by_pointer(folder: Path, unit: Unit) -> bool:
-    """Whether a file beside the unit, written after it, names it as the newest checkpoint."""
-    path = folder / unit.name
-    for name in _POINTERS:
-        with contextlib.suppress(OSError, ValueError):
-            pointer = path.parent / name
-            stat = pointer.stat()
-            if stat.st_size > SMALL_BYTES or stat.st_mtime_ns < unit.modified_ns:
-                continue
-            text = pointer.read_text("utf-8").strip()
-            if text == path.name or (text.isdecimal() and int(text) == step_number(path.name)):
-                return True
-    return False
-
-
-def _inspect_file(path: Path) -> UnitState:
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        head = file.read(8)
-    if not head:
-        return UnitState.BROKEN if path.name.endswith(_CHECKPOINT_SUFFIXES) else UnitState.COMPLETE
-    if head[:4] == _ZIP:
-        # A zip file's index is at its end, so a truncated one is not recognised.
-        return UnitState.COMPLETE if zipfile.is_zipfile(path) else UnitState.BROKEN
-    if path.name.endswith(".safetensors"):
-        return UnitState.COMPLETE if _is_whole_safetensors(path, size) else UnitState.BROKEN
-    return UnitState.COMPLETE if size <= SMALL_BYTES else UnitState.UNKNOWN
-
-
-def _is_whole_safetensors(path: Path, size: int) -> bool:
-    """Whether the file is as long as its header says: 8 bytes, the header, the tensors."""
-    try:
-        with path.open("rb") as file:
-            (length,) = struct.unpack("<Q", file.read(8))
-            header = json.loads(file.read(length)) if length < size else {}
-        ends = [
-            tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"
-        ]
-    except (ValueError, KeyError, TypeError, IndexError, struct.error):
-        return False
-    return bool(ends) and 8 + length + max(ends) == size
 
 
 def _matches(path: str, pattern: str) -> bool:

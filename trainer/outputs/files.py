@@ -12,27 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainer.directory.units import IGNORED_FOLDERS
+
 MAX_FILES = 50_000  # in one manifest
 MAX_LOOKED_AT = 500_000  # below a workdir without `outputs`: that takes some ten seconds
 # Folders that programs make again by themselves, anywhere below the workdir.
-CACHES = frozenset(
-    {
-        "__pycache__",
-        "node_modules",
-        "venv",
-        ".venv",
-        "wandb",
-        ".git",
-        ".cache",
-        ".conda",
-        ".ipynb_checkpoints",
-        ".mypy_cache",
-        ".pytest_cache",
-        ".ruff_cache",
-        ".triton",
-        "lost+found",
-    }
-)
+CACHES = IGNORED_FOLDERS | {"node_modules", "venv", "wandb"}
 
 
 @dataclass(frozen=True)

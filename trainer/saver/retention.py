@@ -19,6 +19,7 @@ MILESTONE = "step-"  # prefix of the names of pins made by retention
 RESULTS = "results-"  # prefix of the names of pins of trainings that have ended
 MAX_HISTORY = 1000  # most checkpoints in HEAD, and most that `keep` may be
 _MANIFEST = "/MANIFEST.json"
+_ALL_STEPS = 10**12  # more than a key has digits for
 _FOLDER = re.compile(r"(?P<folder>jobs/[^/]+/g(?P<generation>\d{8})/s(?P<step>\d{12})-[^/]+)/[^/]+")
 
 
@@ -114,7 +115,8 @@ def remove_old(
 
     With `shares_shards` manifests may name shards in the folders of other checkpoints; those of the
     checkpoints that stay are not deleted. Uncommitted data is: all of older generations, and of
-    this generation only steps below HEAD's, because another machine may be writing later ones.
+    this generation only steps below HEAD's, because another machine may be writing later ones. With
+    `shares_shards` there is no other machine, and steps may be equal: all uncommitted data is.
 
     Nothing is deleted before the newest checkpoint has been read back and verified, or once HEAD
     belongs to another generation. `may_continue` is called in between and can end the work early.
@@ -260,7 +262,7 @@ def _find_garbage(
     """
     chain, store, job_id = _chain(head), fence.store, fence.job_id
     retained = {_folder_of(ref) for ref in chain[: max(keep, at + 1)]}
-    before = (chain[at].generation, chain[at].step)
+    before = (chain[at].generation, _ALL_STEPS if shares_shards else chain[at].step)
     objects = [("", key) for key in _list_garbage(store, job_id, before, retained)]
     errors: list[StoreError] = []
     for url in other_store_urls(store):

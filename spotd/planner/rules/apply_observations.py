@@ -216,11 +216,13 @@ def _stays(d: PlanBuilder, node: Node) -> bool:
 
 
 def _stopped(d: PlanBuilder, node: Node) -> str:
-    """Return the message for a stopped program; whether a script saved anything is unknown."""
+    """Return the message for a stopped program; whether a script saved anything may be unknown."""
     if not node.training.released_at_us:
         return "stopped as ordered"
     if not keeps(d.job.spec.checkpoint):
         return "stopped and released"
+    if d.job.head is not None and not d.job.head.manifest:
+        return "stopped and released; nothing was saved"
     step = d.job.head.step if d.job.head else node.training.last_step
     return f"saved at step {step} and released"
 

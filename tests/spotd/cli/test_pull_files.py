@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,33 @@ def test_a_job_that_succeeded_gives_its_files_back(
         assert stat.st_mode == before.st_mode
     assert not (out / ".spotd-pull").exists()
     assert "every byte as it was saved" in saves.run("verify", "gpt")[1]
+
+
+def test_links_and_empty_folders_come_back_too(
+    saves: Saves, program: Generation, tmp_path: Path
+) -> None:
+    folder = write_hf(program.folder, 100)
+    (folder / "empty").mkdir()
+    (program.folder / "logs").mkdir()
+    (program.folder / "last.pt").write_bytes(torch_file("weights"))
+    os.link(program.folder / "last.pt", program.folder / "best.pt")
+    (program.folder / "latest").symlink_to("checkpoint-100")
+    (program.folder / "base").symlink_to("../../base")
+    for path in (folder, program.folder / "logs"):
+        os.utime(path, (1e9, 1e9))
+    program.settle()
+    out = tmp_path / "out"
+    _, text = saves.run("pull", "gpt", "--into", str(out))
+    assert tree(out) == tree(program.folder)
+    assert (out / "last.pt").stat().st_ino == (out / "best.pt").stat().st_ino
+    assert (out / "logs").is_dir()
+    assert (out / "checkpoint-100" / "empty").is_dir()
+    assert [(out / name).stat().st_mtime for name in ("checkpoint-100", "logs")] == [1e9, 1e9]
+    assert str((out / "latest").readlink()) == "checkpoint-100"
+    assert not (out / "base").is_symlink(), "it would lead to the user's own files"
+    assert "not made, because they lead out of it: base -> ../../base" in text
+    saves.run("pull", "gpt", "best.pt", "--into", str(tmp_path / "best"))
+    assert tree(tmp_path / "best") == {"best.pt": torch_file("weights")}
 
 
 def test_one_of_the_program_s_checkpoints_by_its_name(

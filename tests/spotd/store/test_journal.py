@@ -103,6 +103,24 @@ def test_which_wire_an_agent_speaks_is_kept(store: Store, version: int) -> None:
     assert ("wire" in kinds(store)) == (version == 99)
 
 
+@pytest.mark.parametrize(
+    ("released", "text"),
+    [
+        ({"step": 6, "manifest": "m6"}, "handed the job over at step 6"),
+        (
+            {"step": 0, "manifest": ""},
+            "handed the job over without a checkpoint: nothing has been saved",
+        ),
+    ],
+)
+def test_a_release_names_a_step_only_if_it_is_saved(
+    store: Store, released: dict[str, Any], text: str
+) -> None:
+    placed(store)
+    store.journal.record([said(("released", released))])
+    assert store.events.rows("j1")[-1].event.text == text
+
+
 def test_a_life_from_hello_to_release(store: Store) -> None:
     placed(store)
     batch = said(

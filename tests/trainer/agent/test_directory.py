@@ -101,3 +101,51 @@ def test_where_no_checkpoint_can_be_read_it_does_not_begin_afresh(node: Node) ->
         assert "no checkpoint of the job can be read" in exited["tail"]
         assert second.log() == ""
         assert len(second.entries(wire.CHECKPOINT_SKIPPED)) == 2
+
+
+# DeepSpeed's order: each step's folder, then the file that names the newest.
+DEEPSPEED = """
+save() {
+    mkdir -p out/global_step$1
+    head -c 9000 /dev/zero > out/global_step$1/mp_rank_00_model_states.pt
+    head -c 9000 /dev/zero > out/global_step$1/zero_pp_rank_0_mp_rank_00_optim_states.pt
+    printf global_step$1 > out/latest
+}
+trap 'exit 0' TERM
+[ -n "$SPOTD_RESUME" ] && echo "${SPOTD_RESUME##*/}, $(cat out/latest)" && exit 0
+save 10; save 20
+while :; do sleep 0.02; done
+"""
+
+
+def test_a_framework_s_own_layout_is_released_at_its_step(node: Node) -> None:
+    node.run()
+    node.start(run=DEEPSPEED, directory="out")
+    node.wait_for(wire.CHECKPOINT)
+    node.send(wire.RELEASE)
+    assert node.wait_for(wire.RELEASED).data["step"] == 20
+    assert node.wait_for(wire.EXITED).data["code"] == wire.EXIT_RELEASED
+    with moved_to(node, 2) as second:
+        second.run()
+        second.start(run=DEEPSPEED, directory="out")
+        assert second.wait_for(wire.CLAIMED).data["step"] == 20
+        assert second.wait_for(wire.EXITED).data["code"] == wire.EXIT_FINISHED
+        assert second.log() == "global_step20, global_step20\n"
+
+
+def test_where_nothing_is_complete_the_release_names_no_checkpoint_and_what_was_there(
+    node: Node,
+) -> None:
+    script = """
+trap 'exit 0' TERM
+mkdir out; printf 'PK\\003\\004 cut' > out/last.pt
+touch ready
+while :; do sleep 0.02; done
+"""
+    node.run()
+    node.start(run=script, directory="out")
+    wait_until("the file", (node.paths.workdir / "ready").exists)
+    node.send(wire.RELEASE)
+    assert node.wait_for(wire.RELEASED).data["manifest"] == ""
+    (warning,) = (entry.data["text"] for entry in node.entries(wire.WARNING))
+    assert warning == ("not complete when the program had ended, so not saved as it is: last.pt")

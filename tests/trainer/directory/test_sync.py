@@ -234,8 +234,14 @@ def test_a_torn_file_is_not_saved_however_long_it_lies_there(tmp_path: Path, sto
     generation = Generation(tmp_path, store).start()
     (generation.folder / "last.ckpt").write_bytes(torch_file("whole")[:-9])
     generation.settle(1e6)
-    generation.directory.finish()
     assert generation.reports == []
+    generation.directory.finish()
+    ((kind, warning),) = generation.reports
+    assert kind == WARNING
+    assert (
+        "not complete when the program had ended, so not saved as it is: last.ckpt"
+        in (warning["text"])
+    )
 
 
 def test_at_the_end_everything_is_saved_at_once(tmp_path: Path, store: Gate) -> None:

@@ -5,24 +5,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import numpy as np
 import pytest
-import safetensors.numpy
 
-from tests.trainer.directory.rig import torch_file, write_hf
+from tests.trainer.directory.rig import write_hf
 from trainer.directory.units import (
-    INCOMPLETE,
-    METADATA,
-    SMALL_BYTES,
     STATE,
     Rules,
     Unit,
-    UnitState,
     files_open_for_writing,
     find_units,
-    inspect_unit,
-    is_ready,
-    newest_unit,
     series_name,
     step_number,
 )
@@ -95,25 +86,42 @@ def test_files_and_folders_of_any_name_are_found(tmp_path: Path) -> None:
         "nested/deep/checkpoint-7": ["nested/deep/checkpoint-7/w.pt"],
         "epoch=3": ["epoch=3/w.pt"],
         "final": ["final/config.json", "final/model.safetensors"],
+        "runs/empty": [],
     }
 
 
-def test_what_is_temporary_or_elsewhere_is_left_out(tmp_path: Path) -> None:
+def test_what_is_temporary_or_a_cache_is_left_out(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     write_hf(folder, 5)
-    (tmp_path / "secret.ckpt").write_text("another's")
-    (folder / "outside.ckpt").symlink_to(tmp_path / "secret.ckpt")
-    (folder / "checkpoint-5" / "outside").symlink_to(tmp_path / "secret.ckpt")
-    (folder / "best").symlink_to(folder / "checkpoint-5")
-    (folder / "tmp-checkpoint-6").mkdir()
-    (folder / "tmp-checkpoint-6" / "w.pt").write_text("x")
-    for name in (".hidden.ckpt", "model.pt.tmp", "model.pt.part"):
+    for name in ("tmp-checkpoint-6/w.pt", "9.orbax-checkpoint-tmp-17/d", ".cache/x", ".git/x"):
+        (folder / name).parent.mkdir()
+        (folder / name).write_text("x")
+    for name in ("model.pt.tmp", "model.pt.part", ".model.pt.tmp9", ".tmpabc", ".state.swp"):
         (folder / name).write_text("x")
     os.mkfifo(folder / "queue")
+    assert {unit.name for unit in find_units(folder)} == {"checkpoint-5"}
+    (folder / ".state.json").write_text("{}")
+    assert {unit.name for unit in find_units(folder)} == {"checkpoint-5", ".state.json"}
+
+
+def test_links_stay_links_and_are_no_step(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    write_hf(folder, 5)
+    (tmp_path / "elsewhere-7").mkdir()
+    (folder / "outside").symlink_to(tmp_path / "elsewhere-7")
+    (folder / "checkpoint-5" / "base").symlink_to("../../elsewhere-7")
+    (folder / "step-9").symlink_to(folder / "checkpoint-5")
+    (folder / "dangling-8").symlink_to("checkpoint-8")
     units = {unit.name: unit for unit in find_units(folder)}
-    assert units.keys() == {"checkpoint-5", "best"}
-    assert units["checkpoint-5"].links == ()
-    assert [link.target for link in units["best"].links] == ["checkpoint-5"], "as it is elsewhere"
+    links = {link.path: link.target for unit in units.values() for link in unit.links}
+    assert links == {
+        "outside": str(tmp_path / "elsewhere-7"),
+        "checkpoint-5/base": "../../elsewhere-7",
+        "step-9": "checkpoint-5",
+        "dangling-8": "checkpoint-8",
+    }, "a target in the folder is relative, because the folder is elsewhere on the next machine"
+    numbers = {name: unit.number for name, unit in units.items()}
+    assert numbers == {"checkpoint-5": 5, "outside": None, "step-9": None, "dangling-8": None}
 
 
 def test_a_run_s_config_does_not_make_it_one_checkpoint(tmp_path: Path) -> None:
@@ -149,71 +157,6 @@ def test_rules_narrow_what_is_saved(tmp_path: Path, rules: Rules, found: set[str
     assert {unit.name for unit in find_units(tmp_path, rules)} == found
 
 
-def test_the_looks_of_units(tmp_path: Path) -> None:
-    path = write_hf(tmp_path, 5, complete=False)
-    assert inspect_unit(tmp_path, only(tmp_path)) is UnitState.UNKNOWN
-    (path / STATE).write_text('{"global_step": ')
-    assert inspect_unit(tmp_path, only(tmp_path)) is UnitState.BROKEN
-    (path / STATE).write_text('{"global_step": 5}')
-    assert inspect_unit(tmp_path, only(tmp_path)) is UnitState.COMPLETE
-    (path / INCOMPLETE).write_text("")
-    assert inspect_unit(tmp_path, only(tmp_path)) is UnitState.BROKEN
-
-
-def test_the_looks_of_distributed_checkpoints_and_files(tmp_path: Path) -> None:
-    (tmp_path / "step=1.ckpt").mkdir()
-    (tmp_path / "step=1.ckpt" / METADATA).write_bytes(b"")
-    assert inspect_unit(tmp_path, only(tmp_path)) is UnitState.BROKEN
-    (tmp_path / "step=1.ckpt" / METADATA).write_bytes(b"x")
-    assert inspect_unit(tmp_path, only(tmp_path)) is UnitState.COMPLETE
-    archive = torch_file("weights")
-    states = []
-    for data in (archive, archive[:-30], b"", b"\x80\x02 another format"):
-        (tmp_path / "last.ckpt").write_bytes(data)
-        [unit] = [unit for unit in find_units(tmp_path) if unit.name == "last.ckpt"]
-        states.append(inspect_unit(tmp_path, unit))
-    small = [UnitState.COMPLETE, UnitState.BROKEN, UnitState.BROKEN, UnitState.COMPLETE]
-    assert states == small
-    (tmp_path / "last.ckpt").write_bytes(b"\x80\x02" + bytes(SMALL_BYTES))
-    assert inspect_unit(tmp_path, find_units(tmp_path)[-1]) is UnitState.UNKNOWN
-
-
-def test_a_cut_safetensors_file_is_broken(tmp_path: Path) -> None:
-    safetensors.numpy.save_file({"w": np.zeros(2000, np.float32)}, tmp_path / "w.safetensors")
-    assert inspect_unit(tmp_path, only(tmp_path)) is UnitState.COMPLETE
-    data = (tmp_path / "w.safetensors").read_bytes()
-    for length in (0, 5, 40, len(data) - 1):
-        (tmp_path / "w.safetensors").write_bytes(data[:length])
-        assert inspect_unit(tmp_path, only(tmp_path)) is UnitState.BROKEN
-
-
-def test_a_pointer_that_names_it_shows_that_a_folder_is_complete(tmp_path: Path) -> None:
-    """As DeepSpeed and Megatron write them, after the checkpoint."""
-    for step in (10, 20):
-        (tmp_path / f"global_step{step}").mkdir()
-        (tmp_path / f"global_step{step}" / "w.pt").write_bytes(bytes(2 * SMALL_BYTES))
-    (tmp_path / "latest").write_text("global_step10")
-    units = {unit.name: unit for unit in find_units(tmp_path)}
-    assert inspect_unit(tmp_path, units["global_step10"]) is UnitState.COMPLETE
-    assert inspect_unit(tmp_path, units["global_step20"]) is UnitState.UNKNOWN
-    (tmp_path / "latest").unlink()
-    (tmp_path / "latest_checkpointed_iteration.txt").write_text("20\n")
-    assert inspect_unit(tmp_path, units["global_step20"]) is UnitState.COMPLETE
-
-
-def test_how_long_each_is_left_alone() -> None:
-    def ready(state: UnitState, quiet_s: float, *, ended: bool = False) -> bool:
-        return is_ready(state, quiet_s, ended=ended)
-
-    assert ready(UnitState.COMPLETE, 2.0)
-    assert not ready(UnitState.COMPLETE, 1.9)
-    assert ready(UnitState.COMPLETE, 0.0, ended=True)
-    assert ready(UnitState.UNKNOWN, 20.0)
-    assert not ready(UnitState.UNKNOWN, 19.9)
-    assert ready(UnitState.UNKNOWN, 0.0, ended=True)
-    assert not ready(UnitState.BROKEN, 1e9, ended=True)
-
-
 def test_what_is_open_for_writing_is_seen(tmp_path: Path) -> None:
     for name in ("read", "written", "appended"):
         (tmp_path / name).write_text("x")
@@ -224,14 +167,3 @@ def test_what_is_open_for_writing_is_seen(tmp_path: Path) -> None:
     ):
         assert files_open_for_writing(tmp_path) == {"written", "appended"}
     assert files_open_for_writing(tmp_path) == set()
-
-
-def test_a_program_is_to_go_on_from_the_youngest_that_is_not_broken(tmp_path: Path) -> None:
-    assert newest_unit(tmp_path / "none") == ""
-    for step, age_s in ((10, 100), (9, 50)):
-        path = write_hf(tmp_path, step)
-        for file in [*path.rglob("*"), path]:
-            os.utime(file, (1e9 - age_s, 1e9 - age_s))
-    write_hf(tmp_path, 11)
-    (tmp_path / "checkpoint-11" / STATE).write_text("{")
-    assert newest_unit(tmp_path) == str(tmp_path / "checkpoint-9")

@@ -19,7 +19,7 @@ from trainer.agent.data.mounts import mount_buckets
 from trainer.agent.data.packages import PackageError, unpack_packages
 from trainer.agent.run.hook_wheel import hook_wheel_path
 from trainer.agent.run.saver_env import ensure_saver_env
-from trainer.directory.units import newest_unit
+from trainer.directory.completeness import newest_unit
 
 # Variables that configure the agent itself and must not reach the job.
 _AGENT_VARIABLES = frozenset(

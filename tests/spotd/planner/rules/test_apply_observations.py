@@ -171,6 +171,24 @@ def test_75_without_a_stop_is_a_crash(
     assert settled.program_failed == (reason is LeaveReason.FAILED)
 
 
+@pytest.mark.parametrize(
+    ("manifest", "text"),
+    [
+        ("jobs/j0/g1/s20/MANIFEST.json", "saved at step 20 and released"),
+        ("", "stopped and released; nothing was saved"),
+    ],
+)
+def test_a_step_is_named_only_if_it_is_saved(manifest: str, text: str) -> None:
+    ran = node(R, exit_code=75, exited_at_us=NOW, released_at_us=NOW, last_step=20, **ASKED)
+    job = {
+        "spec": spec(checkpoint=CheckpointSpec("file:///ckpt", "none", directory="out")),
+        "first_step_at_us": 1,
+        "head": head(step=20 if manifest else 0, manifest=manifest, released=True),
+    }
+    after, _ = settle(view(ran, job=job))
+    assert by_id(after, ran).departure.leave_text == text
+
+
 @pytest.mark.parametrize("code", [EXIT_RELEASED, EXIT_FENCED])
 def test_a_program_that_always_exits_with_a_code_of_ours_fails_and_blames_no_place(
     code: int,
