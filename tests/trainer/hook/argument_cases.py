@@ -90,23 +90,40 @@ LIGHTNING = (
         {"max_epochs": 3, "val_check_interval": 5},
         {
             arguments.PL_TRAINER: "val_check_interval",
-            arguments.EMA: "device use_buffers decay update_every_n_steps update_starting_at_step",
+            arguments.EMA: "device use_buffers decay update_every_n_steps update_starting_at_step "
+            "update_starting_at_epoch",
         },
         _callbacks(
             (
                 "EMAWeightAveraging",
-                {"decay": 0.8, "update_every_n_steps": 2, "update_starting_at_step": 3},
+                {
+                    "device": "cpu",
+                    "use_buffers": True,
+                    "decay": 0.8,
+                    "update_every_n_steps": 2,
+                    "update_starting_at_step": 3,
+                    "update_starting_at_epoch": 1,
+                },
             )
         ),
     ),
     Case(
         "stochastic weight averaging",
         {"max_epochs": 4},
-        {arguments.SWA: "swa_lrs swa_epoch_start annealing_epochs annealing_strategy avg_fn"},
+        {
+            arguments.SWA: "swa_lrs swa_epoch_start annealing_epochs annealing_strategy avg_fn "
+            "device"
+        },
         _callbacks(
             (
                 "StochasticWeightAveraging",
-                {"swa_lrs": 0.01, "swa_epoch_start": 2, "annealing_epochs": 2},
+                {
+                    "swa_lrs": 0.01,
+                    "swa_epoch_start": 2,
+                    "annealing_epochs": 2,
+                    "annealing_strategy": "linear",
+                    "device": "cpu",
+                },
             )
         ),
         left_at=25,
@@ -132,11 +149,113 @@ LIGHTNING = (
             "check_val_every_n_epoch": 2,
             "reload_dataloaders_every_n_epochs": 1,
             "accumulate_grad_batches": 2,
+            "enable_checkpointing": False,
         },
         {
             arguments.PL_TRAINER: "min_epochs limit_train_batches limit_val_batches "
-            "check_val_every_n_epoch reload_dataloaders_every_n_epochs accumulate_grad_batches"
+            "check_val_every_n_epoch reload_dataloaders_every_n_epochs accumulate_grad_batches "
+            "enable_checkpointing"
         },
         left_at=10,
     ),
+    Case(
+        "early stopping",
+        {"max_epochs": 9},
+        {
+            arguments.EARLY_STOPPING: "monitor min_delta patience mode stopping_threshold "
+            "divergence_threshold check_on_train_epoch_end strict check_finite"
+        },
+        _callbacks(
+            (
+                "EarlyStopping",
+                {
+                    "monitor": "val_loss",
+                    "min_delta": 0.5,
+                    "patience": 3,
+                    "mode": "min",
+                    "stopping_threshold": 0.001,
+                    "divergence_threshold": 1e9,
+                    "check_on_train_epoch_end": True,
+                    "strict": True,
+                    "check_finite": True,
+                },
+            )
+        ),
+        left_at=20,
+        notice=True,
+        every=100,
+    ),
+    Case(
+        "files by epochs",
+        {"max_epochs": 5},
+        {
+            arguments.MODEL_CHECKPOINT: "every_n_epochs save_on_train_epoch_end "
+            "enable_version_counter auto_insert_metric_name",
+        },
+        _callbacks(
+            (
+                "ModelCheckpoint",
+                {
+                    "monitor": "val_loss",
+                    "every_n_epochs": 2,
+                    "save_on_train_epoch_end": True,
+                    "enable_version_counter": False,
+                    "auto_insert_metric_name": False,
+                    "filename": "after{epoch}",
+                },
+            )
+        ),
+        left_at=25,
+        every=10,
+    ),
+    Case(
+        "the time in training",
+        {"max_steps": 20, "min_steps": 5, "max_time": {"minutes": 30}},
+        {
+            arguments.PL_TRAINER: "max_time min_steps",
+            arguments.TIMER: "duration interval",
+        },
+        left_at=12,
+    ),
+    Case(
+        "averaged weights by Lightning's base class",
+        {"max_epochs": 2},
+        {arguments.WEIGHT_AVERAGING: "device use_buffers"},
+        _callbacks(("WeightAveraging", {"device": "cpu", "use_buffers": False})),
+        soak=True,
+    ),
+    Case(
+        "files by time",
+        {"max_steps": 12},
+        {arguments.MODEL_CHECKPOINT: "train_time_interval"},
+        _callbacks(("ModelCheckpoint", {"train_time_interval": 0, "save_last": True})),
+        left_at=8,
+        soak=True,
+    ),
+    Case(
+        "few batches, again and again",
+        {"overfit_batches": 3, "max_epochs": 5, "precision": "bf16-mixed"},
+        {arguments.PL_TRAINER: "overfit_batches precision"},
+        left_at=8,
+        soak=True,
+    ),
+    Case(
+        "barebones",
+        {"barebones": True, "max_epochs": 2},
+        {arguments.PL_TRAINER: "barebones"},
+        soak=True,
+    ),
+    Case(
+        "fast_dev_run",
+        {"fast_dev_run": 3},
+        {arguments.PL_TRAINER: "fast_dev_run"},
+        left_at=2,
+        every=1,
+        soak=True,
+    ),
 )
+# Shown by tests of their own.
+LIGHTNING_TESTS: Mapping[str, Mapping[str, str]] = {
+    "test_another_folder_of_the_logger": {arguments.PL_TRAINER: "logger"},
+    "test_the_file_that_the_program_begins_with": {arguments.PL_FIT: "ckpt_path weights_only"},
+}
