@@ -21,6 +21,8 @@ from tests.trainer.rig import AgentEnd
 class Interruption:
     """The machine ends after step `left_at`, with a `notice` or without; saves are each `every`.
 
+    The program is `held_in` that step.
+
     With the `same_disk` the next machine has the files of the first. The trainer began after
     `before` steps that are not of this job.
     """
@@ -30,6 +32,7 @@ class Interruption:
     every: int = 4
     same_disk: bool = False
     before: int = 0
+    held_in: str = "step"
 
 
 def results(folder: Path) -> list[dict[str, Any]]:
@@ -43,12 +46,19 @@ def to_another_machine(program: Program) -> None:
             shutil.rmtree(path)
 
 
-def play(program: Program, agent: AgentEnd, interruption: Interruption) -> None:
-    """Run it on a machine that ends, and then on another one."""
+def play(
+    program: Program,
+    agent: AgentEnd,
+    interruption: Interruption,
+    *,
+    then: tuple[str, ...] | None = None,
+    code: int = EXIT_FINISHED,
+) -> None:
+    """Run it on a machine that ends, and on another one, with other arguments if there are any."""
     hold, env = program.folder.with_name("go on"), dict(program.env)
     program.env = {
         **env,
-        "HELD_IN": f"step {interruption.left_at}",
+        "HELD_IN": f"{interruption.held_in} {interruption.left_at}",
         "HELD_UNTIL": str(hold),
         "SPOTD_EVERY_STEPS": str(interruption.every),
     }
@@ -69,7 +79,8 @@ def play(program: Program, agent: AgentEnd, interruption: Interruption) -> None:
     program.env = env
     if not interruption.same_disk:
         to_another_machine(program)
-    assert program.run(2, agent) == EXIT_FINISHED, program.output()
+    program.arguments = program.arguments if then is None else then
+    assert program.run(2, agent) == code, program.output()
 
 
 def assert_same(

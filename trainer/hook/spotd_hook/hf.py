@@ -50,7 +50,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
     """
 
     def __init__(self, trainer: Any, name: str = "") -> None:
-        _check_arguments(trainer)
+        check_arguments(trainer)
         self._trainer, self._name = trainer, name
         self._program = Program.current()
         self._session: Session | None = None
@@ -440,7 +440,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
 _NAMES = ("model", "optimizer", "lr_scheduler")
 
 
-def _check_arguments(trainer: Any) -> None:
+def check_arguments(trainer: Any) -> None:
     """Raise ValueError, which names the argument, if one cannot be honoured."""
     args = trainer.args
     arguments.check(arguments.TRAINING_ARGUMENTS, _given(args))
