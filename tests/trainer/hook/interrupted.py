@@ -64,6 +64,7 @@ def play(
     }
     process = program.start(1, agent)
     at = interruption.left_at - interruption.before
+    at -= program.ranks > 1  # a step is reported during the one after it
     agent.wait("progress", lambda data: data["to_step"] >= at)
     if interruption.notice:
         agent.tell(stop=True, reason="the machine goes", deadline_s=120.0)

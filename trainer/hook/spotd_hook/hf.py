@@ -117,7 +117,8 @@ class Callback(TrainerCallback):  # type: ignore[misc]
             if self._resumed is not None and self._resumed.ended:
                 self._output = self._restore_results(self._resumed)
             elif self._resumed is None or self._resumed.weights is not None:
-                self._output = self._train(resume_from_checkpoint, **kwargs)
+                with _kept_epoch():
+                    self._output = self._train(resume_from_checkpoint, **kwargs)
             else:
                 with tempfile.TemporaryDirectory(prefix="spotd-resume-") as folder, _kept_epoch():
                     text = json.dumps(self._resumed.shared["trainer"])
