@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.trainer.hook.argument_cases import LIGHTNING, Case, parameters
-from tests.trainer.hook.interrupted import Interruption, assert_same, results
+from tests.trainer.hook.interrupted import Interruption, assert_same, play, results
 from tests.trainer.hook.rig import Program
 from tests.trainer.hook.test_lightning import MODULES
 from tests.trainer.rig import AgentEnd
@@ -91,4 +91,30 @@ def test_a_strategy_for_sharded_models_is_refused_by_name() -> None:
 
     trainer = SimpleNamespace(strategy=FSDPStrategy.__new__(FSDPStrategy))
     with pytest.raises(ValueError, match=r"strategy does not work .* such as ddp, or let Lightni"):
-        check_arguments(trainer)
+        check_arguments(trainer, ranks=1)
+
+
+@pytest.mark.soak
+def test_two_ranks_that_torchrun_started(tmp_path: Path, agent: AgentEnd) -> None:
+    settings = {"max_epochs": 3, "strategy": "ddp", "devices": 2, "use_distributed_sampler": False}
+    arguments = (json.dumps(settings), *LIGHTNING[0].more)
+    env = {"HELD_RANK": "0"}
+    whole = Program(tmp_path / "whole", FITTING, (*arguments, "--plain"), 2, {}, MODULES)
+    assert whole.run() == 0, whole.output()
+    parts = Program(tmp_path / "parts", FITTING, arguments, 2, env, MODULES)
+    play(parts, agent, Interruption(15, notice=True, every=100))
+    assert results(parts.folder) == results(whole.folder)
+
+
+def test_processes_that_lightning_starts_are_refused() -> None:
+    """The ranks have to be known before the trainer is made."""
+    from lightning.fabric.plugins import TorchCheckpointIO
+
+    from trainer.hook.spotd_hook.lightning import check_arguments
+
+    strategy = SimpleNamespace(checkpoint_io=TorchCheckpointIO())
+    trainer = SimpleNamespace(
+        strategy=strategy, checkpoint_callbacks=[], callbacks=[], world_size=2
+    )
+    with pytest.raises(ValueError, match=r"devices and num_nodes make 2 .* with torchrun"):
+        check_arguments(trainer, ranks=1)
