@@ -1,4 +1,4 @@
-"""What becomes of the arguments of transformers' and Lightning's trainers beside spotd's callbacks.
+"""The effect of transformers' and Lightning's arguments beside spotd's callbacks.
 
 One table for the callbacks, which refuse and warn by it, and for the page docs/arguments.md. Every
 argument of the classes in it has one row; a test compares them with the installed libraries.
@@ -15,7 +15,7 @@ from typing import Any
 
 
 class Effect(Enum):
-    """What becomes of an argument."""
+    """The effect of an argument beside spotd's callbacks."""
 
     HONOURED = "honoured"
     REFUSED = "refused"  # an error at the start names it
