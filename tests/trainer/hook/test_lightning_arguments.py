@@ -29,6 +29,11 @@ def agent() -> Iterator[AgentEnd]:
 
 @pytest.mark.parametrize("case", parameters(LIGHTNING))
 def test_what_a_run_keeps(tmp_path: Path, agent: AgentEnd, case: Case) -> None:
+    from lightning.pytorch import callbacks
+
+    named = json.loads(case.more[1]) if case.more else []
+    if not all(hasattr(callbacks, name) for name, _ in named):
+        pytest.skip("this version has no such callback")
     arguments = (json.dumps(case.settings), *case.more)
     interruption = Interruption(case.left_at, case.notice, case.every)
     assert_same(tmp_path, agent, (FITTING, arguments, MODULES), interruption)
@@ -77,11 +82,11 @@ def test_what_cannot_be_honoured_is_refused_by_name(
 
 
 def test_what_has_no_effect_is_named_at_the_start(tmp_path: Path) -> None:
-    callbacks = [["ModelCheckpoint", {"save_on_exception": True}]]
+    callbacks = [["OnExceptionCheckpoint", {"dirpath": "root-exception"}]]
     arguments = ('{"max_steps": 2}', "--callbacks", json.dumps(callbacks))
     program = Program(tmp_path, FITTING, arguments, modules=MODULES)
     assert program.run() == 0, program.output()
-    assert "spotd_hook: save_on_exception has no effect: the file is on the" in program.output()
+    assert "dirpath of OnExceptionCheckpoint has no effect: the file is on" in program.output()
 
 
 def test_a_strategy_for_sharded_models_is_refused_by_name() -> None:

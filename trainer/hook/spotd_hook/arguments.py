@@ -355,7 +355,8 @@ def warn(owner: str, given: Mapping[str, Any]) -> None:
     """Print a line for each argument that was given and has no effect."""
     for name in given:
         if _effect(owner, name) is Effect.VOID:
-            text = f"spotd_hook: {name} has no effect: {_row(owner, name).text}"
+            of = f" of {owner.removeprefix(_CALLBACKS)}" if owner.startswith(_CALLBACKS) else ""
+            text = f"spotd_hook: {name}{of} has no effect: {_row(owner, name).text}"
             print(text, file=sys.stderr, flush=True)
 
 
