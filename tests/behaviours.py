@@ -3,9 +3,9 @@
     python -m tests.behaviours          # write the page
     python -m tests.behaviours --check  # exit 1 if it is not what the tests give
 
-A test names what it shows with `@pytest.mark.behaviour("momentum of SGD", way="Run")`. A difference
-that a resume makes is shown by a test, too, marked with `holds=False, because="..."`: it asserts the
-difference, and so fails when there is none any more.
+A test names what it shows with `@pytest.mark.behaviour("momentum of SGD", way="Run")`. A
+difference that a resume makes is shown by a test, too, marked with `holds=False, because="..."`: it
+asserts the difference, and so fails when there is none any more.
 """
 
 from __future__ import annotations
@@ -121,10 +121,10 @@ def page(rows: Rows) -> str:
         "# What a resume preserves",
         "",
         _filled(
-            f"Made by `{WRITE}` from the tests. Each row is a behaviour of a training program that is "
-            "interrupted and continues on another machine, and links to the tests that compare it with "
-            "a program that nothing happened to. Tests marked *soak* run in `make soak` and "
-            "`make soak-e2e`, all others in CI. The behaviours were collected from the "
+            f"Made by `{WRITE}` from the tests. Each row is a behaviour of a training program that "
+            "is interrupted and continues on another machine, and links to the tests that compare "
+            "it with a program that nothing happened to. Tests marked *soak* run in `make soak` "
+            "and `make soak-e2e`, all others in CI. The behaviours were collected from the "
             "documentation and the tests of transformers, Lightning, accelerate, TRL, PEFT and "
             "torchtitan."
         ),

@@ -79,8 +79,7 @@ HOLDS = {
 DIFFERS = {
     "buffer_that_is_not_persistent": (
         "buffers registered with persistent=False",
-        "PyTorch leaves them out of `state_dict()`. Register them as persistent, or give them to "
-        "`Run` in an object of their own",
+        "PyTorch leaves them out of `state_dict()`; register them as persistent",
     ),
     "gradients_over_several_steps": (
         "gradients accumulated over several steps of `run.steps`",

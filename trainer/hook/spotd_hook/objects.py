@@ -100,9 +100,9 @@ def restore_types(optimizer: Optimizer, state_dict: Mapping[str, Any]) -> None:
         loaded = inner.state.get(param, {})
         for name, value in state_dict["state"].get(number, {}).items():
             current = loaded.get(name)
-            if isinstance(value, Tensor) and isinstance(current, Tensor):
-                if current.dtype != value.dtype:
-                    loaded[name] = value.to(current.device)
+            both = isinstance(value, Tensor) and isinstance(current, Tensor)
+            if both and current.dtype != value.dtype:
+                loaded[name] = value.to(current.device)
 
 
 @dataclass(frozen=True)
