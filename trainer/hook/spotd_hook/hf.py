@@ -7,12 +7,14 @@ Needs transformers 4.57 to 5, Python >= 3.10.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import sys
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +23,8 @@ from torch import Tensor
 from transformers.trainer_callback import ExportableState, TrainerCallback, TrainerState
 from transformers.trainer_utils import TrainOutput
 
-from . import rng_state
-from .objects import Stateful, stateful
+from . import arguments, rng_state
+from .objects import ShardedModel, Stateful, stateful
 from .program import Program
 from .session import NextAction, Resumed, Session
 from .weights import load_weights
@@ -43,11 +45,12 @@ class Callback(TrainerCallback):  # type: ignore[misc]
     its number in the order of the calls. On another machine the program runs from its beginning: a
     `train()` that had ended loads its results and returns at once.
 
-    Raises ValueError for an argument of the trainer that cannot be honoured.
+    Raises ValueError for an argument of the trainer that cannot be honoured; `arguments` has the
+    table.
     """
 
     def __init__(self, trainer: Any, name: str = "") -> None:
-        _check_arguments(trainer.args)
+        _check_arguments(trainer)
         self._trainer, self._name = trainer, name
         self._program = Program.current()
         self._session: Session | None = None
@@ -57,14 +60,19 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         self._tr_loss: Tensor | None = None  # the trainer's sum since its last log
         self._step_ended = self._epoch_ended = False  # the step is not yet whole
         self._save_wanted = False  # by the trainer's arguments
-        self._saved_step = 0
+        self._first_step = 0  # of the trainer, when this training began
         self._output: TrainOutput | None = None
         self._waiting_since_s = 0.0  # end of the last step and of work after it
         self._resumed: Resumed | None = None
         self._rng: Any = None  # to be restored before the next step
+        self._order: Any = None  # to be restored before the resumed epoch's order is drawn
+        self._epoch_order: dict[str, Any] = {}  # what the order of this epoch was drawn with
+        self._generator: torch.Generator | None = None  # of the sampler
         self._carried: Tensor | None = None  # the restored sum of losses, until the next step
         self._step_values: dict[str, Any] = {}  # of the last step, for an evaluation repeated
         self._pending: dict[str, Any] | None = None  # while an evaluation of a step runs
+        self._ignored_keys: list[str] | None = None  # of the model's output, in evaluations
+        self._skips_start = False  # the evaluation at the start was done on another machine
         self._stops_at_once = False  # an evaluation that was repeated ended the training
         self._wrap()
 
@@ -80,15 +88,28 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         trainer._load_from_checkpoint = self._load_unless_resumed  # noqa: SLF001
         trainer._maybe_log_save_evaluate = self._complete_step  # noqa: SLF001
         trainer._save_checkpoint = self._on_trainer_save  # noqa: SLF001
-        trainer._load_best_model = self._load_best  # noqa: SLF001
         self._evaluate: Callable[..., Any] = trainer.evaluate
         trainer.evaluate = self._evaluate_whole
+        self._load_best_folder: Callable[[], None] = trainer._load_best_model  # noqa: SLF001
+        trainer._load_best_model = self._load_best  # noqa: SLF001
+        self._evaluate_and_schedule: Callable[..., Any] = trainer._evaluate  # noqa: SLF001
+        trainer._evaluate = self._evaluate_unless_done  # noqa: SLF001
 
     # --- replacements of the trainer's methods
 
-    def _train_resumed(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def _train_resumed(
+        self,
+        resume_from_checkpoint: Any = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
+        **kwargs: Any,
+    ) -> Any:
         """`train`, from where this training stands in the job's newest checkpoint."""
+        arguments.check(arguments.HF_TRAIN, {} if trial is None else {"trial": trial})
         session = self._session = Session(self._collect, name=self._name)
+        if not session.ranks.rank:
+            arguments.warn(arguments.TRAINING_ARGUMENTS, _given(self._trainer.args))
+        self._ignored_keys = kwargs["ignore_keys_for_eval"] = ignore_keys_for_eval
         self._name, self._best, self._output = "", None, None
         self._step_ended, self._stops_at_once, self._carried = False, False, None
         try:
@@ -96,13 +117,16 @@ class Callback(TrainerCallback):  # type: ignore[misc]
             if self._resumed is not None and self._resumed.ended:
                 self._output = self._restore_results(self._resumed)
             elif self._resumed is None or self._resumed.weights is not None:
-                self._output = self._train(resume_from_checkpoint, *args, **kwargs)
+                self._output = self._train(resume_from_checkpoint, **kwargs)
             else:
-                with tempfile.TemporaryDirectory(prefix="spotd-resume-") as folder:
+                with tempfile.TemporaryDirectory(prefix="spotd-resume-") as folder, _kept_epoch():
                     text = json.dumps(self._resumed.shared["trainer"])
                     (Path(folder) / _STATE).write_text(text, encoding="utf-8")
-                    self._output = self._train(folder, *args, **kwargs)
-            self._best = None  # the model is the best one by now
+                    self._output = self._train(folder, **kwargs)
+            if self._trainer.args.load_best_model_at_end:
+                self._best = None  # the model is the best one by now
+            elif self._best is not None:
+                self._write_best()
             session.busy()
             session.finish()
         except BaseException:
@@ -179,7 +203,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
             trainer.model_wrapped,
             None,  # no trial of a search
             trainer.state.epoch,
-            None,  # no keys to ignore
+            self._ignored_keys,
             time.time(),
             learning_rate=pending["learning_rate"],
         )
@@ -187,6 +211,12 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         if trainer.control.should_training_stop:
             self._stops_at_once = True
             trainer.get_batch_samples = lambda *_: ([], None)
+
+    def _evaluate_unless_done(self, *args: Any, **kwargs: Any) -> Any:
+        """`_evaluate`; that of eval_on_start was done if the training began on another machine."""
+        if kwargs.get("skip_scheduler") and self._skips_start:
+            return {}
+        return self._evaluate_and_schedule(*args, **kwargs)
 
     def _on_trainer_save(self, *_: Any) -> None:
         """Note that the trainer's arguments ask for a save, and which model is the best."""
@@ -197,15 +227,42 @@ class Callback(TrainerCallback):  # type: ignore[misc]
             state.best_model_checkpoint = os.path.join(  # noqa: PTH118 - as the trainer writes it
                 run_folder, f"checkpoint-{state.best_global_step}"
             )
-            if trainer.args.load_best_model_at_end:
-                self._best = _copied(self._objects["model"].state_dict())
+            self._best = _copied(self._objects["model"].state_dict())
+        if trainer.args.push_to_hub and trainer.args.hub_strategy != "end":
+            with tempfile.TemporaryDirectory(prefix="spotd-push-") as folder:
+                trainer.save_model(folder, _internal_call=True)
+                trainer._push_from_checkpoint(folder)  # noqa: SLF001 - it copies the files first
 
     def _load_best(self) -> None:
-        """Load the best model, and write it where the trainer's state says that it is."""
-        trainer = self._trainer
-        if self._best is not None:
-            self._objects["model"].load_state_dict(self._best)
-            trainer.save_model(trainer.state.best_model_checkpoint)
+        """Load the best model, and write it where the trainer's state says that it is.
+
+        Without one of this job, it is of the checkpoint that the program resumed from.
+        """
+        if self._best is None:
+            self._load_best_folder()
+            return
+        best = self._best
+        if isinstance(self._objects["model"], ShardedModel):  # only rank 0 has it
+            ranks = self._active_session.ranks
+            best = ranks.broadcast_tensors(None if ranks.rank else best)
+        self._objects["model"].load_state_dict(best)
+        self._save_best_folder(best)
+
+    def _write_best(self) -> None:
+        """Write the best model where the trainer's state says that it is; keep the present one."""
+        present = _copied(self._objects["model"].state_dict())
+        self._load_best()
+        if isinstance(self._objects["model"], ShardedModel):
+            ranks = self._active_session.ranks
+            present = ranks.broadcast_tensors(None if ranks.rank else present)
+        self._objects["model"].load_state_dict(present)
+
+    def _save_best_folder(self, best: Any) -> None:
+        trainer, folder = self._trainer, self._trainer.state.best_model_checkpoint
+        if trainer.is_fsdp_enabled:
+            trainer._save(folder, state_dict=best)  # noqa: SLF001 - save_model writes no whole one
+        else:
+            trainer.save_model(folder, _internal_call=True)
 
     # --- events
 
@@ -213,19 +270,23 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         del args, control
         trainer, resumed = self._trainer, self._resumed
         self._objects = self._stateful({name: kwargs[name] for name in _NAMES})
-        self._active_session.expect_steps(state.max_steps)
         if resumed is not None and resumed.weights is not None:
             load_weights(self._objects, resumed.weights)
             self._resumed = resumed = None
+        self._skips_start = resumed is not None
+        self._first_step = state.global_step if resumed is None else resumed.shared["first_step"]
+        self._active_session.expect_steps(state.max_steps - self._first_step)
         if resumed is not None:
             for name, obj in self._objects.items():
                 obj.load_state_dict(resumed.shared[name])
             sums = resumed.shared["sums"]
             trainer._total_loss_scalar = sums["total_loss"]  # noqa: SLF001
             trainer._globalstep_last_logged = sums["logged_step"]  # noqa: SLF001
-            trainer._initial_global_step = 0  # noqa: SLF001 - its means are of the whole training
+            # Its means are of the whole training.
+            trainer._initial_global_step = self._first_step  # noqa: SLF001
             self._restore_callbacks(resumed)
             self._rng, self._carried = resumed.per_rank["chance"], sums["tr_loss"]
+            self._order = resumed.per_rank["order"]
             if resumed.shared["pending"] is not None:
                 self._repeat_evaluation(resumed)
         self._resumed = None
@@ -233,11 +294,21 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         self._start_wait()
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The order of an epoch is drawn after this."""
-        del args, control, kwargs
+        """The order of an epoch is drawn after this: again, if it is resumed in its middle."""
+        del args, control
         self._epoch_ended = False
-        if not (state.epoch or 0) % 1:
+        is_whole, order = not (state.epoch or 0) % 1, self._order
+        if is_whole:
             self._restore_rng()
+        self._generator = _generator_of(kwargs["train_dataloader"])
+        if order is not None:
+            if not is_whole:
+                rng_state.restore(order["chance"])
+            drawn_with = order["now"] if is_whole else order["generator"]
+            if self._generator is not None and drawn_with is not None:
+                self._generator.set_state(drawn_with)
+        self._order = None
+        self._epoch_order = {"chance": rng_state.capture(), "generator": _state_of(self._generator)}
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Within an epoch, its order was drawn again and its first batches were skipped by now.
@@ -309,21 +380,32 @@ class Callback(TrainerCallback):  # type: ignore[misc]
             "logged_step": trainer._globalstep_last_logged,  # noqa: SLF001
         }
         shared["best"] = self._best or {}
-        shared["pending"] = self._pending
+        shared["pending"], shared["first_step"] = self._pending, self._first_step
+        shared["limits"] = self._limits()
         shared["output"] = None if self._output is None else list(self._output)
         session = self._active_session
-        per_rank = {"chance": session.rng or rng_state.capture(), "loss": session.step_loss}
+        per_rank = {
+            "chance": session.rng or rng_state.capture(),
+            "loss": session.step_loss,
+            "order": {**self._epoch_order, "now": _state_of(self._generator)},
+        }
         return {**shared, "trainer": self._trainer_state()}, per_rank
+
+    def _limits(self) -> dict[str, float]:
+        args = self._trainer.args
+        return {"max_steps": args.max_steps, "num_train_epochs": args.num_train_epochs}
 
     def _restore_results(self, resumed: Resumed) -> TrainOutput:
         """Load what a training that has ended left: the model and the trainer's state."""
         trainer, shared = self._trainer, resumed.shared
-        stateful({"model": trainer.model})["model"].load_state_dict(shared["model"])
+        arguments.check_limits(self._limits(), shared["limits"])
+        self._objects = stateful({"model": trainer.model})
+        self._objects["model"].load_state_dict(shared["model"])
         trainer.state = TrainerState(**shared["trainer"])
         trainer.callback_handler.model = trainer.model
-        best = trainer.state.best_model_checkpoint
-        if trainer.args.load_best_model_at_end and best is not None:
-            trainer.save_model(best)  # the model has its weights already
+        self._best = shared["best"] or None
+        if trainer.args.load_best_model_at_end and trainer.state.best_model_checkpoint is not None:
+            self._save_best_folder(shared["model"])  # the model has its weights already
         rng_state.restore(resumed.per_rank["chance"])
         return TrainOutput(*shared["output"])
 
@@ -356,27 +438,58 @@ class Callback(TrainerCallback):  # type: ignore[misc]
 
 
 _NAMES = ("model", "optimizer", "lr_scheduler")
-# Arguments that have to do with the trainer's own checkpoints, and what to do instead.
-_REFUSED = {
-    "deepspeed": "let DeepSpeed save to a folder, with mode: directory",
-    "auto_find_batch_size": "give the per_device_train_batch_size that fits",
-    "enable_jit_checkpoint": "the callback saves before the machine ends",
-}
 
 
-def _check_arguments(args: Any) -> None:
+def _check_arguments(trainer: Any) -> None:
     """Raise ValueError, which names the argument, if one cannot be honoured."""
-    for name, instead in _REFUSED.items():
-        if getattr(args, name, False):
-            raise ValueError(
-                f"{name} does not work with spotd_hook.hf.Callback: leave it out, and {instead}"
-            )
-    if args.push_to_hub and args.hub_strategy != "end":
-        raise ValueError(
-            f"push_to_hub=True with hub_strategy={str(args.hub_strategy.value)!r} pushes the "
-            "trainer's own checkpoints, which spotd_hook.hf.Callback replaces: use "
-            'hub_strategy="end"'
+    args = trainer.args
+    arguments.check(arguments.TRAINING_ARGUMENTS, _given(args))
+    if args.push_to_hub and args.hub_strategy not in ("end", "every_save"):
+        raise arguments.refused(
+            arguments.TRAINING_ARGUMENTS, "hub_strategy", str(args.hub_strategy.value)
         )
+    plugin = trainer.accelerator.state.fsdp_plugin if trainer.is_fsdp_enabled else None
+    if plugin is not None and getattr(plugin, "fsdp_version", 1) == 1:
+        raise arguments.refused(arguments.TRAINING_ARGUMENTS, "fsdp_config", args.fsdp_config)
+
+
+def _given(args: Any) -> dict[str, Any]:
+    """Return the arguments that are not as they are by default."""
+    values = {one.name: (getattr(args, one.name, None), one.default) for one in fields(args)}
+    return {name: value for name, (value, default) in values.items() if value != default}
+
+
+@contextlib.contextmanager
+def _kept_epoch() -> Iterator[None]:
+    """Keep a loader's epoch where the trainer skips the first batches of an epoch.
+
+    Before 1.15, accelerate forgets it, so that the order of the first epoch comes again.
+    """
+    module: Any = sys.modules["transformers.trainer"]
+    skip_first_batches = module.skip_first_batches
+
+    def skip(dataloader: Any, num_batches: int = 0) -> Any:
+        skipped = skip_first_batches(dataloader, num_batches)
+        if hasattr(dataloader, "iteration"):
+            skipped.iteration = dataloader.iteration
+        return skipped
+
+    module.skip_first_batches = skip
+    try:
+        yield
+    finally:
+        module.skip_first_batches = skip_first_batches
+
+
+def _generator_of(dataloader: Any) -> torch.Generator | None:
+    """Return the generator that the sampler of a loader of accelerate draws from."""
+    sampler = dataloader.get_sampler() if hasattr(dataloader, "get_sampler") else None
+    generator: torch.Generator | None = getattr(sampler, "generator", None)
+    return generator
+
+
+def _state_of(generator: torch.Generator | None) -> Tensor | None:
+    return None if generator is None else generator.get_state()
 
 
 def _copied(state: Any) -> dict[str, Any]:
