@@ -50,8 +50,8 @@ class Tiny(nn.Module):
         loss = nn.functional.cross_entropy(logits.flatten(0, 1), input_ids.flatten())
         return {"loss": loss, "logits": logits}
 
-    def floating_point_ops(self, inputs: dict[str, Tensor]) -> int:
-        return 6 * inputs["input_ids"].numel()
+    def num_parameters(self, **_: Any) -> int:
+        return 100
 
 
 def note_seen(rows: Tensor) -> None:
