@@ -249,7 +249,9 @@ class Exact(optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:
-        del closure
+        if closure is not None:
+            with torch.enable_grad():
+                closure()
         for group in self.param_groups:
             for param in group["params"]:
                 state = self.state[param]
