@@ -1,9 +1,10 @@
 """A small model with Lightning's Trainer and whatever arguments of it a test gives.
 
-    fitting.py '{"max_epochs": 3, ...}' [--shuffle] [--patience N] [--fits N] [--plain]
+    fitting.py '{"max_epochs": 3, ...}' [--callbacks '[["Timer", {...}]]'] [--fits N] [--plain]
 
-Writes what `fit()` left to result-N.json. `--shuffle` takes torch's own loader, which keeps no
-state; else the loader does. With `--plain` it runs without spotd. Not a test itself.
+Writes what `fit()` left to result-N.json, with the files of ModelCheckpoint. `--shuffle` takes
+torch's own loader, which keeps no state; else the loader does. With `--plain` it runs without
+spotd. Not a test itself.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import lightning as pl
 import torch
-from lightning.pytorch.callbacks import Callback, EarlyStopping
+from lightning.pytorch import callbacks
+from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from torch import nn
 
 BATCHES = 10  # of an epoch
@@ -80,7 +83,8 @@ class Model(pl.LightningModule):
         scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
         return {
             "optimizer": optimizer,
-            "lr_scheduler": {"scheduler": scheduler, "monitor": "val_loss"},
+            # Not strict: there may be epochs without a validation.
+            "lr_scheduler": {"scheduler": scheduler, "monitor": "val_loss", "strict": False},
         }
 
 
@@ -98,8 +102,54 @@ class Hold(Callback):
         hold("step", trainer.global_step)
 
 
+def digest(weights: Mapping[str, torch.Tensor]) -> str:
+    total = hashlib.sha256()
+    for name, tensor in sorted(weights.items()):
+        total.update(name.encode() + tensor.numpy().tobytes())
+    return total.hexdigest()
+
+
+def files_of(checkpoint: Any) -> dict[str, Any]:
+    """What a ModelCheckpoint knows and has written; paths are those in its folder."""
+    folder = Path(checkpoint.dirpath)
+
+    def name(path: str) -> str:
+        return str(Path(path).absolute().relative_to(folder.absolute())) if path else ""
+
+    found = {}
+    for path in sorted(folder.rglob("*.ckpt")):
+        loaded = torch.load(path, weights_only=False)
+        found[name(str(path))] = {
+            "link": path.is_symlink(),
+            "weights": digest(loaded["state_dict"]),
+            "global_step": loaded["global_step"],
+            "whole": "optimizer_states" in loaded,
+        }
+    return {
+        "files": found,
+        "best": name(checkpoint.best_model_path),
+        "last": name(checkpoint.last_model_path),
+        "score": None
+        if checkpoint.best_model_score is None
+        else float(checkpoint.best_model_score),
+        "top": {name(path): float(score) for path, score in checkpoint.best_k_models.items()},
+    }
+
+
+def made_of(given: str) -> Iterator[Callback]:
+    """The callbacks that the command line names, with their arguments."""
+    for kind, values in json.loads(given):
+        if "train_time_interval" in values:
+            values["train_time_interval"] = timedelta(seconds=values["train_time_interval"])
+        if kind == "GradientAccumulationScheduler":
+            scheduling = {int(epoch): count for epoch, count in values.items()}
+            yield callbacks.GradientAccumulationScheduler(scheduling)
+            continue
+        yield getattr(callbacks, kind)(**values)
+
+
 def fit(arguments: argparse.Namespace, number: int) -> None:
-    made = [Hold()]
+    made = [Hold(), *made_of(arguments.callbacks)]
     if arguments.patience:
         made.append(EarlyStopping("val_loss", patience=arguments.patience))
     if not arguments.plain:
@@ -125,21 +175,24 @@ def fit(arguments: argparse.Namespace, number: int) -> None:
         [torch.randn(8, generator=torch.Generator().manual_seed(n)) for n in range(90, 98)],
         batch_size=4,
     )
-    trainer.fit(model, loader, check)
-    total = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        total.update(name.encode() + tensor.numpy().tobytes())
+    trainer.fit(model, loader, check, ckpt_path=arguments.ckpt_path)
     [optimizer] = trainer.optimizers
-    checkpoint = trainer.checkpoint_callback
     result = {
-        "weights": total.hexdigest(),
+        "weights": digest(model.state_dict()),
         "validations": model.seen,
         "rate": optimizer.param_groups[0]["lr"],
         "global_step": trainer.global_step,
         "epoch": trainer.current_epoch,
         "stepped": trainer.fit_loop.epoch_loop._batches_that_stepped,
         "random": torch.rand(1).item(),
-        "file": checkpoint is None or Path(checkpoint.best_model_path).exists(),
+        "checkpoints": [
+            files_of(one)
+            for one in trainer.checkpoint_callbacks
+            if isinstance(one, ModelCheckpoint)
+        ],
+        "seconds": [
+            one.time_elapsed() for one in trainer.callbacks if isinstance(one, callbacks.Timer)
+        ],
     }
     Path(f"result-{number}.json").write_text(json.dumps(result, indent=1))
 
@@ -148,6 +201,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("settings")
     parser.add_argument("--shuffle", action="store_true")
+    parser.add_argument("--callbacks", default="[]")
+    parser.add_argument("--ckpt-path")
     parser.add_argument("--patience", type=int, default=0)
     parser.add_argument("--fits", type=int, default=1)
     parser.add_argument("--plain", action="store_true")

@@ -336,6 +336,12 @@ def refused(owner: str, name: str, value: Any) -> ValueError:
     )
 
 
+def refused_owner(owner: str) -> ValueError:
+    """Return the error of a callback that does not work with any argument."""
+    row = next(row for row in TABLE if row.owner == owner)
+    return ValueError(f"{owner.rpartition('.')[2]} does not work with spotd_hook: {row.text}")
+
+
 def check(owner: str, given: Mapping[str, Any]) -> None:
     """Raise ValueError for the first refused argument among those that were given."""
     for name, value in given.items():
@@ -354,7 +360,7 @@ def warn(owner: str, given: Mapping[str, Any]) -> None:
 def check_limits(limits: Mapping[str, float], saved: Mapping[str, float]) -> None:
     """Raise ValueError if a training that has ended is to be longer now."""
     for name, value in limits.items():
-        if value > saved[name]:
+        if value > saved[name] >= 0:  # else there was no such end
             raise ValueError(
                 f"{name} was {saved[name]} when this training ended, and is {value} now: it is not "
                 "continued. Give the longer one another name, Callback(..., name=...), or start a "

@@ -7,15 +7,22 @@ Needs lightning 2.5 or 2.6, Python >= 3.10.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
+from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch import callbacks
-from torch import Tensor
+from lightning.pytorch.strategies import (
+    DeepSpeedStrategy,
+    FSDPStrategy,
+    ModelParallelStrategy,
+)
+from torch import Tensor, distributed
 
-from . import rng_state
+from . import arguments, rng_state
+from .checkpoint_files import collect_files, local_callbacks, restore_files
 from .objects import stateful
 from .program import Program
 from .session import NextAction, Resumed, Session
@@ -24,6 +31,12 @@ from .weights import load_weights
 # The program itself sets these.
 _LEFT_OUT = ("hparams_name", "hyper_parameters", "datamodule_hparams_name")
 _STATE, _METRICS, _PENDING = "lightning", "metrics", "pending"
+_FILES, _BEGIN, _LIMITS = "files", "begin", "limits"
+_SHARDED = (DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy)
+# Set up at the start of an epoch, which is not repeated where training continues in its middle.
+_AT_EPOCH_START = (callbacks.GradientAccumulationScheduler, callbacks.StochasticWeightAveraging)
+# Newer than the oldest Lightning.
+_WEIGHT_AVERAGING: Any = getattr(callbacks, "WeightAveraging", ())
 
 
 class Callback(callbacks.Callback):  # type: ignore[misc]
@@ -38,11 +51,14 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
     number in the order of the calls. On another machine the program runs from its beginning: a
     `fit()` that had ended gets its results back and does no step.
 
-    Raises ValueError for a ModelCheckpoint whose files another machine would miss.
+    The files of ModelCheckpoint, the best ones and the last, are in the job's checkpoints.
+    `fit()` raises ValueError for an argument that cannot be honoured; `arguments` has the table.
     """
 
     def __init__(self, name: str = "") -> None:
-        self._name, self._program = name, Program.current()
+        self._name = name
+        if int(os.environ.get("WORLD_SIZE", "1")) == 1 or distributed.is_initialized():
+            Program.current()  # else Lightning sets up torch.distributed, in `fit`
         self._session: Session | None = None
         self._resumed: Resumed | None = None
         self._ended = False  # in an earlier run of the program
@@ -50,14 +66,26 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
         self._rng_before: Any = None  # before the newest validation
         self._trainer: Any = None
         self._loss: float | None = None
+        self._first_step = self._global_step = 0  # of the trainer: at the begin, and now
+        self._has_ended = False  # all of Lightning's own steps are done
+        self._continues_epoch = False  # in its middle, and it is not set up yet
+        self._is_swapped = False  # a validation uses averaged weights
         self._step_ended = False  # what belongs to it, as a validation, may follow
         self._repeats_validation = False  # the machine ended in the middle of it
         self._waiting_since_s = 0.0  # end of the last batch or validation
 
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Come first: other callbacks' `on_fit_start` is for a state that is restored."""
+        del pl_module
+        if stage == "fit":
+            others = [one for one in trainer.callbacks if one is not self]
+            trainer.callbacks = [self, *others]
+
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """The model is on its device by now; Lightning restores loops and optimizers next."""
-        _check_callbacks(trainer)
+        _check_arguments(trainer)
         self._wrap(trainer)
+        self._has_ended = self._is_swapped = self._continues_epoch = False
         self._session = Session(self._collect, name=self._name)
         self._name, self._rng = "", None
         self._step_ended = self._repeats_validation = False
@@ -66,7 +94,13 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
         if resumed is not None and resumed.weights is not None:
             load_weights(stateful({"model": pl_module}), resumed.weights)
             self._resumed = resumed = None
+        if not self._session.ranks.rank:
+            _warn(trainer)
         if resumed is not None:
+            if self._ended:
+                arguments.check_limits(_limits_of(trainer), resumed.shared[_LIMITS])
+            restore_files(trainer, resumed.shared[_FILES], resumed.shared[_STATE]["callbacks"])
+            self._first_step = resumed.shared[_BEGIN]["step"]
             connector = trainer._checkpoint_connector  # noqa: SLF001 - the public way needs a file
             connector._loaded_checkpoint = resumed.shared[_STATE]  # noqa: SLF001
             connector.restore_model()
@@ -90,6 +124,7 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
         end_batch, end_epoch = loop.epoch_loop.on_advance_end, loop.on_advance_end
 
         def on_batch_end(data_fetcher: Any) -> None:
+            self._set_up_epoch()
             batches = loop.epoch_loop
             no_batch, batches._skip_next_val = batches._skip_next_val, False  # noqa: SLF001
             if self._repeats_validation:  # there was no batch since the resume
@@ -114,14 +149,19 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         del pl_module
-        session = self._active_session
+        session, resumed = self._active_session, self._resumed
         session.stop.install()  # Lightning replaced the handlers
-        session.expect_steps(_total_steps(trainer))
+        self._global_step = trainer.global_step
+        if resumed is None:
+            self._first_step = trainer.global_step  # more than 0 with ckpt_path
+        session.expect_steps(max(_total_steps(trainer) - self._first_step, 0))
         if self._ended:
             trainer.should_stop = True
-        elif self._resumed is not None and _epoch_is_whole(trainer):
+        elif resumed is not None and _epoch_is_whole(trainer):
             _begin_epoch(trainer)
             self._restore_rng()  # before the epoch's order is drawn
+        elif resumed is not None:
+            self._continues_epoch = True
         self._resumed = None
         session.reset_timers()
         self._waiting_since_s = time.monotonic()
@@ -131,6 +171,7 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
     ) -> None:
         del trainer, pl_module, batch, batch_idx
         self._active_session.busy()
+        self._set_up_epoch()
         self._active_session.progress.add_data_wait(time.monotonic() - self._waiting_since_s)
         self._restore_rng()
 
@@ -139,7 +180,8 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
     ) -> None:
         del pl_module, batch, batch_idx
         self._loss = _loss_of(outputs)
-        if trainer.global_step != self._active_session.step:  # else gradients accumulate
+        if trainer.global_step != self._global_step:  # else gradients accumulate
+            self._global_step = trainer.global_step
             self._active_session.count_step(self._loss)
             self._step_ended = True
 
@@ -148,6 +190,27 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
         del pl_module
         if self._session is not None and trainer.validating and self._step_ended:
             self._session.begin_evaluation(rng=self._rng_before)
+
+    def on_validation_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        """Averaged weights are swapped in after this."""
+        del pl_module
+        if self._evaluates_averaged(trainer):
+            self._active_session.busy()
+
+    def on_validation_batch_start(
+        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        del pl_module, batch
+        if not batch_idx and not dataloader_idx and self._evaluates_averaged(trainer):
+            self._is_swapped = True
+            self._active_session.idle(rng=self._rng_before)
+
+    def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """Averaged weights are swapped out after this."""
+        del pl_module
+        if self._evaluates_averaged(trainer):
+            self._active_session.busy()
+            self._is_swapped = False
 
     def on_validation_batch_end(self, trainer: Any, *args: Any, **kwargs: Any) -> None:
         del trainer, args, kwargs
@@ -159,19 +222,14 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
         if self._session is not None and self._session.evaluating:
             self._session.end_evaluation()
 
-    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        del trainer, pl_module
-        if not self._ended:
-            self._active_session.busy()
-            self._active_session.finish()
-
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-        """Where the training had ended before, Lightning has neither started nor ended it."""
-        del pl_module
+        """All callbacks have ended the training, with files and averaged weights."""
+        del trainer, pl_module
+        self._active_session.busy()
+        self._has_ended = True
         if self._ended:
             self._restore_rng()
-            _write_last_checkpoint(trainer)
-            self._active_session.finish()
+        self._active_session.finish()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         del trainer, pl_module, exception
@@ -190,7 +248,32 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
             if action is NextAction.LEAVE:
                 session.exit_saved()
             session.save()
-        session.idle()
+        if ended:  # else gradients are accumulated, which nobody saves
+            session.idle()
+
+    def _evaluates_averaged(self, trainer: Any) -> bool:
+        session = self._session
+        is_own = session is not None and session.evaluating
+        return is_own and any(isinstance(one, _WEIGHT_AVERAGING) for one in trainer.callbacks)
+
+    def _swap(self, pl_module: Any) -> None:
+        self._is_swapped = False
+        for one in self._trainer.callbacks:
+            if isinstance(one, _WEIGHT_AVERAGING):
+                one._swap_models(pl_module)  # noqa: SLF001
+
+    def _set_up_epoch(self) -> None:
+        """Let callbacks do what they do at the start of an epoch that continues in its middle."""
+        if not self._continues_epoch:
+            return
+        self._continues_epoch, trainer = False, self._trainer
+        groups = [group for one in trainer.optimizers for group in one.param_groups]
+        rates = [group["lr"] for group in groups]  # a scheduler that is created changes them
+        for callback in trainer.callbacks:
+            if isinstance(callback, _AT_EPOCH_START):
+                callback.on_train_epoch_start(trainer, trainer.lightning_module)
+        for group, rate in zip(groups, rates, strict=True):
+            group["lr"] = rate
 
     def _restore_rng(self) -> None:
         if self._rng is not None:
@@ -203,37 +286,61 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
         return self._session
 
     def _collect(self) -> tuple[Any, Any]:
-        connector = self._trainer._checkpoint_connector  # noqa: SLF001
+        trainer = self._trainer
+        if self._is_swapped:  # the program ends with this save
+            self._swap(trainer.lightning_module)
+        connector = trainer._checkpoint_connector  # noqa: SLF001
         checkpoint = connector.dump_checkpoint(weights_only=False)
         for name in _LEFT_OUT:
             checkpoint.pop(name, None)
         session = self._active_session
         shared = {
             _STATE: checkpoint,
-            _METRICS: dict(self._trainer.callback_metrics),
+            _METRICS: dict(trainer.callback_metrics),
             _PENDING: {"validation": session.evaluating},
+            _FILES: collect_files(trainer, ended=self._has_ended),
+            _BEGIN: {"step": self._first_step},
+            _LIMITS: _limits_of(trainer),
         }
         return shared, {"chance": session.rng or rng_state.capture(), "loss": session.step_loss}
 
 
-def _check_callbacks(trainer: Any) -> None:
-    """Raise ValueError for a ModelCheckpoint that keeps more than the newest state."""
-    for one in trainer.checkpoint_callbacks:
-        more = one.monitor is not None or one.save_top_k not in (0, 1) or one.save_last
-        if more:
-            raise ValueError(
-                "ModelCheckpoint with monitor, save_top_k or save_last keeps files that another "
-                "machine would miss: leave it out beside spotd_hook.lightning.Callback, or leave "
-                "the callback out and let spotd save the folder: spotd: {checkpoint: {mode: "
-                f"directory, path: {one.dirpath or trainer.default_root_dir}}}}}"
-            )
+def _check_arguments(trainer: Any) -> None:
+    """Raise ValueError, which names the argument, if one cannot be honoured."""
+    owner = arguments.PL_TRAINER
+    if isinstance(trainer.strategy, _SHARDED):
+        raise arguments.refused(owner, "strategy", type(trainer.strategy).__name__)
+    files = local_callbacks(trainer)
+    if files and type(trainer.strategy.checkpoint_io) is not TorchCheckpointIO:
+        raise arguments.refused(owner, "plugins", type(trainer.strategy.checkpoint_io).__name__)
+    for callback in files:
+        if callback.save_top_k == -1:
+            raise arguments.refused(arguments.MODEL_CHECKPOINT, "save_top_k", -1)
+    for callback in trainer.callbacks:
+        name = f"lightning.pytorch.callbacks.{type(callback).__name__}"
+        if name in (arguments.BATCH_SIZE_FINDER, arguments.LEARNING_RATE_FINDER):
+            raise arguments.refused_owner(name)
+    ranks = Program.current().ranks.size
+    if trainer.world_size != ranks:
+        raise ValueError(
+            f"devices and num_nodes make {trainer.world_size} processes, and spotd_hook sees "
+            f"{ranks}: start the program with torchrun, one process for each device"
+        )
 
 
-def _write_last_checkpoint(trainer: Any) -> None:
-    """Write the file of Lightning's default ModelCheckpoint, which another machine had."""
-    for one in trainer.checkpoint_callbacks:
-        if one.best_model_path and not Path(one.best_model_path).exists():
-            trainer.save_checkpoint(one.best_model_path)
+def _warn(trainer: Any) -> None:
+    """Print a line for each argument that has no effect."""
+    for callback in trainer.checkpoint_callbacks:
+        if getattr(callback, "save_on_exception", False):
+            arguments.warn(arguments.MODEL_CHECKPOINT, {"save_on_exception": True})
+        if isinstance(callback, callbacks.OnExceptionCheckpoint):
+            arguments.warn(arguments.ON_EXCEPTION, {"dirpath": callback.dirpath})
+
+
+def _limits_of(trainer: Any) -> dict[str, float]:
+    """Return the ends of a training; -1 where there is none."""
+    epochs = trainer.fit_loop.max_epochs
+    return {"max_steps": trainer.max_steps, "max_epochs": -1 if epochs is None else epochs}
 
 
 def _epoch_is_whole(trainer: Any) -> bool:
