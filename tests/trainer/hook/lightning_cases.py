@@ -143,6 +143,7 @@ class InTurn(Model):
             loss = model(rows).square().mean()
             self.manual_backward(loss)
             optimizer.step()
+            self.log("loss", loss.detach())
         return None
 
     def configure_optimizers(self) -> Any:
