@@ -20,6 +20,10 @@ class Adapted(nn.Linear):
         self.weight.requires_grad_(False)
 
 
+@pytest.mark.behaviour(
+    "of a PEFT model the trained parameters, on the same frozen weights",
+    way="Run",
+)
 def test_of_adapters_only_what_is_trained() -> None:
     model, other = Adapted(), Adapted()
     saved = stateful({"model": model})["model"]

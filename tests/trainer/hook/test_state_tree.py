@@ -60,6 +60,10 @@ def same(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
+@pytest.mark.behaviour(
+    "empty, boolean and non-contiguous tensors, bytes, arrays, counters, infinities",
+    way="Run",
+)
 @pytest.mark.parametrize("name", VALUES)
 def test_each_kind_comes_back(name: str) -> None:
     value = {name: VALUES[name]}
@@ -68,6 +72,7 @@ def test_each_kind_comes_back(name: str) -> None:
     assert type(restored[name]) is type(value[name]) or name == "number"
 
 
+@pytest.mark.behaviour("numbers that are NaN", way="Run")
 def test_nan_stays_nan() -> None:
     assert math.isnan(there_and_back([math.nan, torch.ones(1)])[0])
 
@@ -78,6 +83,7 @@ def test_names_of_tensors_tell_where_they_were_and_none_is_there_twice() -> None
     assert list(tensors) == ["model.a.b", "model.a.b'"]
 
 
+@pytest.mark.behaviour("a state that cannot be saved is refused by name", way="Run")
 @pytest.mark.parametrize(
     ("value", "message"),
     [
@@ -92,6 +98,7 @@ def test_what_cannot_be_saved_is_named(value: Any, message: str) -> None:
         flatten_state(value, "x")
 
 
+@pytest.mark.behaviour("a state that cannot be saved is refused by name", way="Run")
 @pytest.mark.filterwarnings("ignore:.*quantize")
 def test_a_quantized_tensor_is_refused_with_what_to_give_instead() -> None:
     """torch copies it into memory of the same type by dereferencing what is not there."""
