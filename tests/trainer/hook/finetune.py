@@ -2,8 +2,8 @@
 
     finetune.py '{"max_steps": 30, ...}' [--patience N] [--trainings N] [--plain]
 
-Prints the evaluations and writes what `train()` left to result-N.json. With `--plain` it runs
-without spotd. Not a test itself.
+Prints the evaluations and writes what `train()` left to result-N.json, and the rows that it took to
+rows.txt. With `--plain` it runs without spotd. Not a test itself.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import json
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -49,20 +50,60 @@ class Rows(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         if Rows.trainer is not None:
             hold(self.name, Rows.trainer.state.global_step)
+        if self.name == "data":
+            with Path("rows.txt").open("a") as file:
+                file.write(f"{index}\n")
         return {"input_ids": self.rows[index], "labels": self.rows[index]}
 
 
 class Hold(TrainerCallback):
+    def __init__(self, number: int) -> None:
+        self.number = number
+
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         del args, control, kwargs
         hold("step", state.global_step)
+        hold(f"training-{self.number}", state.global_step)
 
 
 def digest(model: torch.nn.Module) -> str:
     total = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
-        total.update(name.encode() + tensor.detach().cpu().numpy().tobytes())
+        whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+        total.update(name.encode() + whole.detach().cpu().numpy().tobytes())
     return total.hexdigest()
+
+
+def stand_in_for_hub() -> None:
+    """Write the messages of commits to a file in place of sending them."""
+    from transformers import trainer as module
+
+    def upload(**values: Any) -> Any:
+        names = sorted(path.name for path in Path(values["folder_path"]).glob("*.safetensors"))
+        with Path("commits.txt").open("a") as file:
+            file.write(f"{values['commit_message']} {' '.join(names)}\n")
+        return SimpleNamespace(done=lambda: True, is_done=lambda: True, result=lambda: None)
+
+    hub = SimpleNamespace(upload_folder=upload)
+    for name, value in {"upload_folder": upload, "hf_api": lambda: hub}.items():
+        if hasattr(module, name):
+            setattr(module, name, value)
+    Trainer.init_hf_repo = lambda self, *_, **__: setattr(self, "hub_model_id", "me/model")
+    Trainer.push_in_progress = None
+
+
+def final_files(trainer: Trainer) -> dict[str, Any]:
+    """What `save_model()` and `save_state()` write after the training."""
+    if not trainer.args.push_to_hub:
+        trainer.save_model("out-final")
+    trainer.save_state()
+    if not trainer.is_world_process_zero():
+        return {}
+    state = json.loads((Path(trainer.args.output_dir) / "trainer_state.json").read_text())
+    for name in ("log_history", "total_flos", "stateful_callbacks"):
+        del state[name]
+    files = sorted(path.name for path in Path("out-final").glob("*model*"))
+    return {"state": state, "files": files}
 
 
 def train(arguments: argparse.Namespace, number: int, model: torch.nn.Module) -> Trainer:
@@ -77,11 +118,16 @@ def train(arguments: argparse.Namespace, number: int, model: torch.nn.Module) ->
         "seed": 11 + number,
         **json.loads(arguments.settings),
     }
-    callbacks: list[TrainerCallback] = [Hold()]
+    callbacks: list[TrainerCallback] = [Hold(number)]
     if arguments.patience:
         callbacks.append(EarlyStoppingCallback(arguments.patience))
+    optimizers: Any = (None, None)
+    if arguments.own_optimizer:
+        optimizers = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), None
     trainer = Trainer(
-        model=model,
+        model=None if arguments.model_init else model,
+        model_init=(lambda: GPT2LMHeadModel(model.config)) if arguments.model_init else None,
+        optimizers=optimizers,
         args=TrainingArguments(**settings),
         train_dataset=Rows(40, number, "data"),
         eval_dataset=Rows(16, 99, "evaluation"),
@@ -92,7 +138,11 @@ def train(arguments: argparse.Namespace, number: int, model: torch.nn.Module) ->
 
         trainer.add_callback(spotd_hook.hf.Callback(trainer))
     Rows.trainer = trainer
-    output = trainer.train()
+    output = trainer.train(
+        trial={} if arguments.trial else None,
+        resume_from_checkpoint=arguments.resume,
+        ignore_keys_for_eval=["logits"],
+    )
     timed = ("runtime", "per_second", "flos")
     history = [
         {name: value for name, value in line.items() if not any(word in name for word in timed)}
@@ -106,8 +156,11 @@ def train(arguments: argparse.Namespace, number: int, model: torch.nn.Module) ->
         "best_step": trainer.state.best_global_step,
         "best_metric": trainer.state.best_metric,
         "best_folder": trainer.state.best_model_checkpoint,
+        "final": final_files(trainer),
     }
-    if trainer.args.load_best_model_at_end and trainer.state.best_model_checkpoint:
+    if not trainer.is_world_process_zero():
+        return trainer
+    if trainer.state.best_model_checkpoint:
         best = GPT2LMHeadModel.from_pretrained(trainer.state.best_model_checkpoint)
         result["best_weights"] = digest(best)
     Path(f"result-{number}.json").write_text(json.dumps(result, indent=1))
@@ -119,8 +172,14 @@ def main() -> None:
     parser.add_argument("settings")
     parser.add_argument("--patience", type=int, default=0)
     parser.add_argument("--trainings", type=int, default=1)
+    parser.add_argument("--resume")
+    parser.add_argument("--trial", action="store_true")
+    parser.add_argument("--model-init", action="store_true")
+    parser.add_argument("--own-optimizer", action="store_true")
     parser.add_argument("--plain", action="store_true")
     arguments = parser.parse_args()
+    Path("rows.txt").write_text("")
+    stand_in_for_hub()
     torch.manual_seed(5)
     torch.set_num_threads(1)
     for number in range(arguments.trainings):

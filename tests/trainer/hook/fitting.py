@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import inspect
 import json
 import os
 import time
@@ -23,6 +24,7 @@ import lightning as pl
 import torch
 from lightning.pytorch import callbacks
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
+from lightning.pytorch.plugins.io import AsyncCheckpointIO
 from torch import nn
 
 BATCHES = 10  # of an epoch
@@ -165,6 +167,8 @@ def fit(arguments: argparse.Namespace, number: int) -> None:
         "default_root_dir": f"root-{number}",
         **json.loads(arguments.settings),
     }
+    if settings.get("plugins") == "AsyncCheckpointIO":
+        settings["plugins"] = AsyncCheckpointIO()
     trainer = pl.Trainer(callbacks=made, **settings)
     model = Model()
     loader: Any = Rows()
@@ -175,7 +179,12 @@ def fit(arguments: argparse.Namespace, number: int) -> None:
         [torch.randn(8, generator=torch.Generator().manual_seed(n)) for n in range(90, 98)],
         batch_size=4,
     )
-    trainer.fit(model, loader, check, ckpt_path=arguments.ckpt_path)
+    more = {}
+    if arguments.ckpt_path:
+        more = {"ckpt_path": arguments.ckpt_path}
+        if "weights_only" in inspect.signature(trainer.fit).parameters:
+            more["weights_only"] = False
+    trainer.fit(model, loader, check, **more)
     [optimizer] = trainer.optimizers
     result = {
         "weights": digest(model.state_dict()),
@@ -190,11 +199,11 @@ def fit(arguments: argparse.Namespace, number: int) -> None:
             for one in trainer.checkpoint_callbacks
             if isinstance(one, ModelCheckpoint)
         ],
-        "seconds": [
-            one.time_elapsed() for one in trainer.callbacks if isinstance(one, callbacks.Timer)
-        ],
     }
     Path(f"result-{number}.json").write_text(json.dumps(result, indent=1))
+    for timer in (one for one in trainer.callbacks if isinstance(one, callbacks.Timer)):
+        before_s = timer.time_elapsed() - (timer.end_time() - timer.start_time())
+        Path("seconds-before").write_text(str(before_s))
 
 
 def main() -> None:

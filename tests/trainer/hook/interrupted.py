@@ -19,31 +19,52 @@ from tests.trainer.rig import AgentEnd
 
 @dataclass(frozen=True)
 class Interruption:
-    """The machine ends in the step after `left_at`, on another `held` step with `every` steps.
+    """The machine ends after step `left_at`, with a `notice` or without; saves are each `every`.
 
-    With a `notice` it is left there, else killed.
+    The program is `held_in` that step.
+
+    With the `same_disk` the next machine has the files of the first. The trainer began after
+    `before` steps that are not of this job.
     """
 
     left_at: int
     notice: bool = False
     every: int = 4
+    same_disk: bool = False
+    before: int = 0
+    held_in: str = "step"
 
 
 def results(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in sorted(folder.glob("result-*.json"))]
 
 
-def play(program: Program, agent: AgentEnd, interruption: Interruption) -> None:
-    """Run it on a machine that ends, and then on another one, which has no files of the first."""
+def to_another_machine(program: Program) -> None:
+    """Remove what the trainers wrote."""
+    for path in [*program.folder.glob("root-*"), *program.folder.glob("out*")]:
+        if path.is_dir():
+            shutil.rmtree(path)
+
+
+def play(
+    program: Program,
+    agent: AgentEnd,
+    interruption: Interruption,
+    *,
+    then: tuple[str, ...] | None = None,
+    code: int = EXIT_FINISHED,
+) -> None:
+    """Run it on a machine that ends, and on another one, with other arguments if there are any."""
     hold, env = program.folder.with_name("go on"), dict(program.env)
     program.env = {
         **env,
-        "HELD_IN": f"step {interruption.left_at}",
+        "HELD_IN": f"{interruption.held_in} {interruption.left_at}",
         "HELD_UNTIL": str(hold),
         "SPOTD_EVERY_STEPS": str(interruption.every),
     }
     process = program.start(1, agent)
-    at = interruption.left_at
+    at = interruption.left_at - interruption.before
+    at -= program.ranks > 1  # a step is reported during the one after it
     agent.wait("progress", lambda data: data["to_step"] >= at)
     if interruption.notice:
         agent.tell(stop=True, reason="the machine goes", deadline_s=120.0)
@@ -56,11 +77,11 @@ def play(program: Program, agent: AgentEnd, interruption: Interruption) -> None:
         process.wait(LIMIT_S)
         hold.touch()
     agent.wait_left()
-    for path in program.folder.glob("root-*"):
-        shutil.rmtree(path)
-    shutil.rmtree(program.folder / "out", ignore_errors=True)
     program.env = env
-    assert program.run(2, agent) == EXIT_FINISHED, program.output()
+    if not interruption.same_disk:
+        to_another_machine(program)
+    program.arguments = program.arguments if then is None else then
+    assert program.run(2, agent) == code, program.output()
 
 
 def assert_same(

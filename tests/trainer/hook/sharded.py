@@ -1,4 +1,4 @@
-"""examples/transformers on CPUs with FSDP2. Not a test itself.
+"""A program on CPUs with FSDP2: examples/transformers, or the one named first. Not a test itself.
 
 accelerate sets up FSDP2 only on accelerators, so it is told that the ranks have some.
 """
@@ -6,6 +6,7 @@ accelerate sets up FSDP2 only on accelerators, so it is told that the ranks have
 from __future__ import annotations
 
 import runpy
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,5 +23,7 @@ def _as_if_on_gpus(state: Any, *args: Any, **kwargs: Any) -> None:
 
 if __name__ == "__main__":
     PartialState.__init__ = _as_if_on_gpus
-    example = Path(__file__).parents[3] / "examples" / "transformers" / "train.py"
-    runpy.run_path(str(example), run_name="__main__")
+    path = Path(__file__).parents[3] / "examples" / "transformers" / "train.py"
+    if sys.argv[1].endswith(".py"):
+        path = Path(__file__).parent / sys.argv.pop(1)
+    runpy.run_path(str(path), run_name="__main__")

@@ -6,11 +6,14 @@ import json
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.trainer.hook.argument_cases import LIGHTNING, Case, parameters
-from tests.trainer.hook.interrupted import Interruption, assert_same
+from tests.trainer.hook.interrupted import Interruption, assert_same, results
+from tests.trainer.hook.rig import Program
 from tests.trainer.hook.test_lightning import MODULES
 from tests.trainer.rig import AgentEnd
 
@@ -29,3 +32,63 @@ def test_what_a_run_keeps(tmp_path: Path, agent: AgentEnd, case: Case) -> None:
     arguments = (json.dumps(case.settings), *case.more)
     interruption = Interruption(case.left_at, case.notice, case.every)
     assert_same(tmp_path, agent, (FITTING, arguments, MODULES), interruption)
+    if "max_time" in case.settings:
+        assert float((tmp_path / "parts" / "seconds-before").read_text()) > 0
+
+
+def test_another_folder_of_the_logger(tmp_path: Path, agent: AgentEnd) -> None:
+    """On a disk with the files of the first run, a logger takes the folder of another version."""
+    arguments = ('{"max_epochs": 4, "logger": true}', *LIGHTNING[0].more)
+    interruption = Interruption(35, same_disk=True)
+    _, parts = assert_same(tmp_path, agent, (FITTING, arguments, MODULES), interruption)
+    logs = parts.folder / "root-0" / "lightning_logs"
+    assert sorted(path.name for path in logs.iterdir()) == ["version_0", "version_1"]
+
+
+def test_the_file_that_the_program_begins_with(tmp_path: Path, agent: AgentEnd) -> None:
+    """With ckpt_path the trainer's steps do not begin with 0."""
+    before = Program(tmp_path / "before", FITTING, ('{"max_steps": 8}', "--plain"), modules=MODULES)
+    assert before.run() == 0, before.output()
+    [path] = (before.folder / "root-0").rglob("*.ckpt")
+    more = ("--ckpt-path", str(path))
+    arguments = ('{"max_epochs": 4, "accumulate_grad_batches": 2}', *more)
+    _, parts = assert_same(
+        tmp_path, agent, (FITTING, arguments, MODULES), Interruption(14, before=8)
+    )
+    assert [data["step"] for data in agent.of("claimed")] == [0, 4], "steps of this job alone"
+    assert results(parts.folder)[0]["global_step"] > 14
+
+
+@pytest.mark.parametrize(
+    ("settings", "callbacks", "text"),
+    [
+        ({}, [["ModelCheckpoint", {"save_top_k": -1}]], "save_top_k=-1 does not work with"),
+        ({}, [["LearningRateFinder", {}]], "LearningRateFinder does not work with spotd_hook"),
+        ({"plugins": "AsyncCheckpointIO"}, [], "plugins does not work with spotd_hook: leave it"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_by_name(
+    tmp_path: Path, settings: dict[str, str], callbacks: list[Any], text: str
+) -> None:
+    arguments = (json.dumps({"max_steps": 2, **settings}), "--callbacks", json.dumps(callbacks))
+    program = Program(tmp_path, FITTING, arguments, modules=MODULES)
+    assert program.run() == 1
+    assert text in program.output()
+
+
+def test_what_has_no_effect_is_named_at_the_start(tmp_path: Path) -> None:
+    callbacks = [["ModelCheckpoint", {"save_on_exception": True}]]
+    arguments = ('{"max_steps": 2}', "--callbacks", json.dumps(callbacks))
+    program = Program(tmp_path, FITTING, arguments, modules=MODULES)
+    assert program.run() == 0, program.output()
+    assert "spotd_hook: save_on_exception has no effect: the file is on the" in program.output()
+
+
+def test_a_strategy_for_sharded_models_is_refused_by_name() -> None:
+    from lightning.pytorch.strategies import FSDPStrategy
+
+    from trainer.hook.spotd_hook.lightning import check_arguments
+
+    trainer = SimpleNamespace(strategy=FSDPStrategy.__new__(FSDPStrategy))
+    with pytest.raises(ValueError, match=r"strategy does not work .* such as ddp, or let Lightni"):
+        check_arguments(trainer)

@@ -17,6 +17,7 @@ import pytest
 
 from spotd.wire import EXIT_FINISHED, EXIT_RELEASED
 from tests.fixtures.waiting import LIMIT_S, wait_until
+from tests.trainer.hook.interrupted import to_another_machine
 from tests.trainer.hook.rig import Program
 from tests.trainer.hook.test_lightning import MODULES
 from tests.trainer.rig import AgentEnd
@@ -98,6 +99,7 @@ def test_a_run_that_was_interrupted_keeps_what_a_whole_one_keeps(
         process.wait(LIMIT_S)
         hold.touch()
     agent.wait_left()
+    to_another_machine(program)
     assert program.run(2, agent) == EXIT_FINISHED, program.output()
     assert results(program) == whole
 
@@ -142,6 +144,7 @@ def test_a_machine_that_ends_during_a_validation_loses_nothing(
     go_on.touch()
     agent.tell(stop=False, deadline_s=None, notice_s=None)
     agent.wait_left()
+    to_another_machine(program)
     assert program.run(2, agent) == EXIT_FINISHED, program.output()
     assert results(program) == whole
     assert sorted(agent.losses()) == list(range(1, whole[0]["global_step"] + 1))
@@ -166,6 +169,7 @@ def test_each_call_of_fit_is_a_training(tmp_path: Path, agent: AgentEnd) -> None
     agent.wait_left()
     for path in program.folder.glob("result-*.json"):
         path.unlink()
+    to_another_machine(program)
     assert program.run(2, agent) == EXIT_FINISHED, program.output()
     assert results(program) == whole
     assert agent.of("checkpoint")[-1]["final"]

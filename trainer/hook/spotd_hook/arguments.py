@@ -180,7 +180,7 @@ _TRANSFORMERS = (
         resume_from_checkpoint="used while the job has no checkpoint of its own",
         ignore_keys_for_eval="also for an evaluation that is repeated",
     ),
-    *_refused(HF_TRAIN, trial="a search draws other trials on another machine: run a job for each"),
+    *_refused(HF_TRAIN, trial="run a job for each trial: a search draws others on another machine"),
     *_honoured(
         EARLY_STOPPING_CALLBACK,
         early_stopping_patience=_STATE,

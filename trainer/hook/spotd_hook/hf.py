@@ -50,7 +50,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
     """
 
     def __init__(self, trainer: Any, name: str = "") -> None:
-        _check_arguments(trainer)
+        check_arguments(trainer)
         self._trainer, self._name = trainer, name
         self._program = Program.current()
         self._session: Session | None = None
@@ -117,7 +117,8 @@ class Callback(TrainerCallback):  # type: ignore[misc]
             if self._resumed is not None and self._resumed.ended:
                 self._output = self._restore_results(self._resumed)
             elif self._resumed is None or self._resumed.weights is not None:
-                self._output = self._train(resume_from_checkpoint, **kwargs)
+                with _kept_epoch():
+                    self._output = self._train(resume_from_checkpoint, **kwargs)
             else:
                 with tempfile.TemporaryDirectory(prefix="spotd-resume-") as folder, _kept_epoch():
                     text = json.dumps(self._resumed.shared["trainer"])
@@ -440,7 +441,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
 _NAMES = ("model", "optimizer", "lr_scheduler")
 
 
-def _check_arguments(trainer: Any) -> None:
+def check_arguments(trainer: Any) -> None:
     """Raise ValueError, which names the argument, if one cannot be honoured."""
     args = trainer.args
     arguments.check(arguments.TRAINING_ARGUMENTS, _given(args))

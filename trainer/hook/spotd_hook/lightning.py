@@ -83,7 +83,7 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """The model is on its device by now; Lightning restores loops and optimizers next."""
-        _check_arguments(trainer)
+        check_arguments(trainer)
         self._wrap(trainer)
         self._has_ended = self._is_swapped = self._continues_epoch = False
         self._session = Session(self._collect, name=self._name)
@@ -309,7 +309,7 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
         return shared, {"chance": session.rng or rng_state.capture(), "loss": session.step_loss}
 
 
-def _check_arguments(trainer: Any) -> None:
+def check_arguments(trainer: Any) -> None:
     """Raise ValueError, which names the argument, if one cannot be honoured."""
     owner = arguments.PL_TRAINER
     if isinstance(trainer.strategy, _SHARDED):

@@ -118,7 +118,11 @@ class ShardedModel:
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         from torch.distributed.checkpoint import state_dict as full  # noqa: PLC0415
+        from torch.distributed.fsdp import FSDPModule  # noqa: PLC0415
 
+        for module in self.model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()  # after a forward the outermost parameters are whole
         full.set_model_state_dict(self.model, dict(state_dict), options=_options(self.model))
 
 
