@@ -335,6 +335,24 @@ TRANSFORMERS = (
         ("--own-optimizer",),
         soak=True,
     ),
+    *(
+        Case(
+            f"the order that {name} draws",
+            {"num_train_epochs": 3, name: value},
+            _args(name),
+            soak=True,
+        )
+        for name, value in (
+            ("train_sampling_strategy", "group_by_length"),
+            ("group_by_length", True),
+        )
+    ),
+    Case(
+        "files of torch",
+        {**_EVALUATED, "load_best_model_at_end": True, "save_safetensors": False},
+        _args("save_safetensors"),
+        soak=True,
+    ),
     Case("model_init", {"max_steps": 20}, {}, ("--model-init",), soak=True),
     *(
         Case(
@@ -368,7 +386,6 @@ TRANSFORMERS_TESTS: Mapping[str, Mapping[str, str]] = {
 # What needs something that tests do not have, and what it is.
 NOT_SHOWN: Mapping[tuple[str, str], str] = {
     (arguments.TRAINING_ARGUMENTS, "fp16"): "a GPU",
-    (arguments.TRAINING_ARGUMENTS, "save_safetensors"): "an older transformers (4.57)",
 }
 # Lightning's other callbacks: they have no arguments that have to do with saving and resume.
 OTHER_CALLBACKS: Mapping[str, str] = {

@@ -200,6 +200,8 @@ def fit(arguments: argparse.Namespace, number: int) -> None:
             if isinstance(one, ModelCheckpoint)
         ],
     }
+    if not trainer.is_global_zero:
+        return
     Path(f"result-{number}.json").write_text(json.dumps(result, indent=1))
     for timer in (one for one in trainer.callbacks if isinstance(one, callbacks.Timer)):
         before_s = timer.time_elapsed() - (timer.end_time() - timer.start_time())

@@ -69,7 +69,9 @@ def play(
     if interruption.notice:
         agent.tell(stop=True, reason="the machine goes", deadline_s=120.0)
         hold.touch()
-        assert process.wait(LIMIT_S) == EXIT_RELEASED, program.output()
+        ended = process.wait(LIMIT_S)
+        codes = {data["code"] for data in agent.of("exit") if data["rank"] >= 0}
+        assert (codes if program.ranks > 1 else {ended}) == {EXIT_RELEASED}, program.output()
         agent.tell(stop=False, deadline_s=None)
     else:
         agent.wait("checkpoint", lambda data: data["step"] > at - interruption.every)

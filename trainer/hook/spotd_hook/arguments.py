@@ -1,4 +1,4 @@
-"""What becomes of the arguments of transformers' and Lightning's trainers beside spotd's callbacks.
+"""The effect of transformers' and Lightning's arguments beside spotd's callbacks.
 
 One table for the callbacks, which refuse and warn by it, and for the page docs/arguments.md. Every
 argument of the classes in it has one row; a test compares them with the installed libraries.
@@ -15,7 +15,7 @@ from typing import Any
 
 
 class Effect(Enum):
-    """What becomes of an argument."""
+    """The effect of an argument beside spotd's callbacks."""
 
     HONOURED = "honoured"
     REFUSED = "refused"  # an error at the start names it
@@ -112,6 +112,8 @@ _TRANSFORMERS = (
         seed="the random generators' state is in the job's checkpoints",
         data_seed="a resumed epoch has the same order",
         full_determinism="the random generators' state is in the job's checkpoints",
+        train_sampling_strategy="a resumed epoch has the same order",
+        group_by_length="a resumed epoch has the same order",
         accelerator_config="use_seedable_sampler: a resumed epoch has the same order with both",
         push_to_hub='with hub_strategy="end" or "every_save"',
         hub_strategy='"checkpoint" and "all_checkpoints" upload the trainer\'s own checkpoints, '
@@ -148,7 +150,7 @@ _TRANSFORMERS = (
         "dataloader_drop_last dataloader_num_workers dataloader_pin_memory "
         "dataloader_persistent_workers dataloader_prefetch_factor "
         "dataloader_multiprocessing_context dataloader_in_order remove_unused_columns label_names "
-        "train_sampling_strategy length_column_name ddp_find_unused_parameters ddp_bucket_cap_mb "
+        "length_column_name ddp_find_unused_parameters ddp_bucket_cap_mb "
         "ddp_broadcast_buffers ddp_static_graph ddp_backend ddp_timeout debug skip_memory_metrics "
         "do_train do_eval do_predict local_rank",
     ),
@@ -157,7 +159,7 @@ _TRANSFORMERS = (
         "overwrite_output_dir per_gpu_train_batch_size per_gpu_eval_batch_size logging_dir no_cuda "
         "use_mps_device jit_mode_eval fp16_opt_level half_precision_backend tpu_num_cores "
         "tpu_metrics_debug fsdp_min_num_params fsdp_transformer_layer_cls_to_wrap adafactor "
-        "group_by_length use_legacy_prediction_loop include_inputs_for_metrics fp16_backend "
+        "use_legacy_prediction_loop include_inputs_for_metrics fp16_backend "
         "push_to_hub_model_id push_to_hub_organization push_to_hub_token mp_parameters torchdynamo "
         "ray_scope include_tokens_per_second",
     ),
@@ -353,7 +355,8 @@ def warn(owner: str, given: Mapping[str, Any]) -> None:
     """Print a line for each argument that was given and has no effect."""
     for name in given:
         if _effect(owner, name) is Effect.VOID:
-            text = f"spotd_hook: {name} has no effect: {_row(owner, name).text}"
+            of = f" of {owner.removeprefix(_CALLBACKS)}" if owner.startswith(_CALLBACKS) else ""
+            text = f"spotd_hook: {name}{of} has no effect: {_row(owner, name).text}"
             print(text, file=sys.stderr, flush=True)
 
 

@@ -201,7 +201,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         control.should_save = pending["save"]
         self._step_ended = self._epoch_ended = True
         session.resume_step(resumed.per_rank["loss"])
-        tr_loss = resumed.shared["sums"]["tr_loss"].to(trainer.args.device)
+        tr_loss = resumed.per_rank["tr_loss"].to(trainer.args.device)
         self._carried = None
         self._complete_step(
             tr_loss,
@@ -291,7 +291,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
             # Its means are of the whole training.
             trainer._initial_global_step = self._first_step  # noqa: SLF001
             self._restore_callbacks(resumed)
-            self._rng, self._carried = resumed.per_rank["chance"], sums["tr_loss"]
+            self._rng, self._carried = resumed.per_rank["chance"], resumed.per_rank["tr_loss"]
             self._order = resumed.per_rank["order"]
             if resumed.shared["pending"] is not None:
                 self._repeat_evaluation(resumed)
@@ -382,7 +382,6 @@ class Callback(TrainerCallback):  # type: ignore[misc]
             name: dict(obj.state_dict()) for name, obj in self._objects.items()
         }
         shared["sums"] = {
-            "tr_loss": torch.zeros(()) if self._tr_loss is None else self._tr_loss.detach().cpu(),
             "total_loss": trainer._total_loss_scalar,  # noqa: SLF001
             "logged_step": trainer._globalstep_last_logged,  # noqa: SLF001
         }
@@ -394,6 +393,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         per_rank = {
             "chance": session.rng or rng_state.capture(),
             "loss": session.step_loss,
+            "tr_loss": torch.zeros(()) if self._tr_loss is None else self._tr_loss.detach().cpu(),
             "order": {**self._epoch_order, "now": _state_of(self._generator)},
         }
         return {**shared, "trainer": self._trainer_state()}, per_rank

@@ -83,7 +83,7 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """The model is on its device by now; Lightning restores loops and optimizers next."""
-        check_arguments(trainer)
+        check_arguments(trainer, ranks=Program.current().ranks.size)
         self._wrap(trainer)
         self._has_ended = self._is_swapped = self._continues_epoch = False
         self._session = Session(self._collect, name=self._name)
@@ -309,7 +309,7 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
         return shared, {"chance": session.rng or rng_state.capture(), "loss": session.step_loss}
 
 
-def check_arguments(trainer: Any) -> None:
+def check_arguments(trainer: Any, *, ranks: int) -> None:
     """Raise ValueError, which names the argument, if one cannot be honoured."""
     owner = arguments.PL_TRAINER
     if isinstance(trainer.strategy, _SHARDED):
@@ -324,7 +324,6 @@ def check_arguments(trainer: Any) -> None:
         name = f"lightning.pytorch.callbacks.{type(callback).__name__}"
         if name in (arguments.BATCH_SIZE_FINDER, arguments.LEARNING_RATE_FINDER):
             raise arguments.refused_owner(name)
-    ranks = Program.current().ranks.size
     if trainer.world_size != ranks:
         raise ValueError(
             f"devices and num_nodes make {trainer.world_size} processes, and spotd_hook sees "
