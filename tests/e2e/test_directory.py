@@ -79,6 +79,10 @@ def first_checkpoint(run: Run) -> dict[str, Any]:
     return next(node for node in job["nodes"] if node["state"] == "running")
 
 
+@pytest.mark.behaviour(
+    "weights and optimizers of transformers' and Lightning's trainers",
+    way="directory mode",
+)
 @pytest.mark.soak
 @pytest.mark.e2e
 @pytest.mark.xdist_group("kills of others")

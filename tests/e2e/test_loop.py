@@ -21,6 +21,7 @@ EXAMPLE = "examples/loop/train.py"
 STEPS = 300
 
 
+@pytest.mark.behaviour("all of the state of a job whose spot machine is taken away", way="Run")
 @pytest.mark.e2e
 @pytest.mark.xdist_group("kills of others")
 def test_it_goes_on_where_it_was_and_ends_in_the_same_bits(

@@ -69,6 +69,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killed]:
     trainer.end()
 
 
+@pytest.mark.behaviour("no seam in the curve of losses", way="spotd's trainer")
 @pytest.mark.req("CKP-31", "MON-10")
 def test_a_resume_leaves_no_seam_in_the_losses(killed: Killed) -> None:
     step, _, losses = killed.resumed(2, 640)

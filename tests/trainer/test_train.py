@@ -87,6 +87,10 @@ def trainer(tmp_path: Path) -> Iterator[Trainer]:
         made.end()
 
 
+@pytest.mark.behaviour(
+    "weights, optimizer, schedule and losses, without a notice",
+    way="spotd's trainer",
+)
 @pytest.mark.req("CKP-15", "CKP-16", "CKP-17", "CKP-20")
 def test_kill_9_at_random_moments(reference: Outcome, trainer: Trainer) -> None:
     seed = random.SystemRandom().randrange(10**6)
@@ -111,6 +115,10 @@ def test_kill_9_at_random_moments(reference: Outcome, trainer: Trainer) -> None:
     reference.check(trainer, losses)
 
 
+@pytest.mark.behaviour(
+    "a state that is copied beside training is of one step",
+    way="spotd's trainer",
+)
 @pytest.mark.req("CKP-16", "CKP-20")
 def test_what_is_copied_beside_training_is_of_one_step(
     reference: Outcome, trainer: Trainer
@@ -132,6 +140,10 @@ def test_what_is_copied_beside_training_is_of_one_step(
         reference.check(trainer, first | second.losses())
 
 
+@pytest.mark.behaviour(
+    "weights, optimizer, schedule and losses, with notice: no step lost",
+    way="spotd's trainer",
+)
 @pytest.mark.req("PRE-05")
 def test_sigterm_saves_releases_and_leaves(reference: Outcome, trainer: Trainer) -> None:
     with AgentEnd() as agent:
@@ -247,6 +259,7 @@ def test_a_zombie_commits_nothing(reference: Outcome, trainer: Trainer) -> None:
     assert "generation 1 is fenced" in trainer.output()
 
 
+@pytest.mark.behaviour("damaged newest checkpoints are passed over", way="spotd's trainer")
 @pytest.mark.req("CKP-25", "CKP-23")
 def test_a_broken_newest_checkpoint_is_passed_over(reference: Outcome, trainer: Trainer) -> None:
     with AgentEnd() as agent:
@@ -464,6 +477,7 @@ def test_a_notice_is_trained_on_up_to_the_last_safe_save(trainer: Trainer) -> No
     raise AssertionError("the last save never fitted")
 
 
+@pytest.mark.behaviour("a checkpoint of other settings or data is refused", way="spotd's trainer")
 @pytest.mark.parametrize(
     ("change", "text"),
     [
@@ -502,6 +516,7 @@ def test_a_lost_head_is_no_fresh_start(trainer: Trainer) -> None:
     assert read_head(open_store(trainer.store_url), "job") is None
 
 
+@pytest.mark.behaviour("a finished job makes no step", way="spotd's trainer")
 def test_a_finished_job_is_left_alone(trainer: Trainer) -> None:
     trainer.steps = 2
     assert trainer.run(1) == EXIT_FINISHED
@@ -540,6 +555,7 @@ def cores(number: int) -> dict[str, str]:
     return {"OMP_NUM_THREADS": str(number), "OMP_WAIT_POLICY": "passive"}
 
 
+@pytest.mark.behaviour("another number of cores", way="spotd's trainer")
 @pytest.mark.req("CKP-20")
 def test_another_number_of_cores_changes_no_bit(tmp_path: Path) -> None:
     """Begun where torch chooses two threads, ended where it chooses one."""
@@ -565,6 +581,7 @@ def test_another_number_of_cores_changes_no_bit(tmp_path: Path) -> None:
     assert first_difference(one, "job", ended, "job") is not None, "here the number matters"
 
 
+@pytest.mark.behaviour("another torch or device is reported", way="spotd's trainer")
 def test_another_torch_or_device_is_told() -> None:
     class Said:
         def __init__(self) -> None:
@@ -587,6 +604,7 @@ def test_another_torch_or_device_is_told() -> None:
     ]
 
 
+@pytest.mark.behaviour("two ranks", way="spotd's trainer")
 @pytest.mark.req("CKP-27")
 def test_two_ranks(tmp_path: Path) -> None:
     (tmp_path / "straight").mkdir()
@@ -620,6 +638,7 @@ def test_two_ranks(tmp_path: Path) -> None:
         straight.check(trainer, losses | agent.losses())
 
 
+@pytest.mark.behaviour("another number of ranks, with virtual ranks", way="spotd's trainer")
 @pytest.mark.req("CKP-27")
 def test_another_number_of_ranks_comes_to_the_same_bits(tmp_path: Path) -> None:
     virtual = ("--virtual-ranks", "4", "--batch", "1")

@@ -6,6 +6,8 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from spotd import wire
 from tests.fixtures.waiting import wait_until
 from tests.trainer.agent.node import Node
@@ -31,6 +33,7 @@ def moved_to(node: Node, generation: int) -> Node:
     return replace(node, home=home, generation=generation, token=f"token-{generation}")
 
 
+@pytest.mark.behaviour("the program's save after a notice", way="directory mode")
 def test_a_notice_s_last_save_is_what_the_next_machine_goes_on_from(node: Node) -> None:
     node.run()
     node.start(run=SCRIPT, directory="out")

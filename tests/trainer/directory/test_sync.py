@@ -58,6 +58,7 @@ def shards(tmp_path: Path, name: str = "r*") -> list[Path]:
     return sorted((tmp_path / "store").glob(f"jobs/job/g*/s*/{name}"))
 
 
+@pytest.mark.behaviour("the program's own checkpoints, byte for byte", way="directory mode")
 def test_what_has_settled_is_there_on_the_next_machine(tmp_path: Path, store: Gate) -> None:
     first = Generation(tmp_path, store).start()
     path = write_hf(first.folder, 50)
@@ -152,6 +153,10 @@ def test_what_the_program_removes_stays_until_retention_takes_it(
     assert Generation(tmp_path, store, 2).start().units() == ["checkpoint-40"]
 
 
+@pytest.mark.behaviour(
+    "a damaged checkpoint is passed over for the one before it",
+    way="directory mode",
+)
 @pytest.mark.parametrize("damage", ["flip", "cut", "gone", "manifest"])
 def test_a_damaged_one_is_passed_over(tmp_path: Path, store: Gate, damage: str) -> None:
     first = Generation(tmp_path, store).start()
@@ -174,6 +179,7 @@ def test_a_damaged_one_is_passed_over(tmp_path: Path, store: Gate, damage: str) 
     assert Generation(tmp_path, store, 3).start().units() == ["checkpoint-10", "checkpoint-15"]
 
 
+@pytest.mark.behaviour("no usable checkpoint is an error, not a fresh start", way="directory mode")
 def test_where_none_is_good_nothing_begins_afresh(tmp_path: Path, store: Gate) -> None:
     first = Generation(tmp_path, store).start()
     write_hf(first.folder, 10)
@@ -230,6 +236,7 @@ def test_a_name_that_is_written_again_is_saved_again(tmp_path: Path, store: Gate
     assert steps(store) == [3], "the older ones went"
 
 
+@pytest.mark.behaviour("a torn file is not saved", way="directory mode")
 def test_a_torn_file_is_not_saved_however_long_it_lies_there(tmp_path: Path, store: Gate) -> None:
     generation = Generation(tmp_path, store).start()
     (generation.folder / "last.ckpt").write_bytes(torch_file("whole")[:-9])
@@ -256,6 +263,10 @@ def test_at_the_end_everything_is_saved_at_once(tmp_path: Path, store: Gate) -> 
     assert len(generation.reports) == 1, "nothing after that"
 
 
+@pytest.mark.behaviour(
+    "a checkpoint that a killed program was writing is left out",
+    way="directory mode",
+)
 def test_what_a_killed_program_was_writing_stays_out(tmp_path: Path, store: Gate) -> None:
     generation = Generation(tmp_path, store).start()
     write_hf(generation.folder, 10, complete=False)

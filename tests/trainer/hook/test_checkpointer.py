@@ -45,6 +45,7 @@ def save(checkpointer: Checkpointer, step: int, size: int) -> None:
     assert checkpointer.committed == step
 
 
+@pytest.mark.behaviour("a state whose layout changes from save to save", way="the saver")
 def test_a_layout_that_changes_is_saved_and_restored_as_it_was(rig: Rig) -> None:
     first = checkpointer_of(rig)
     assert first.restore({}, lambda _: None) is None

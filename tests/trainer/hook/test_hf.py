@@ -47,6 +47,7 @@ EPOCHS = "tests/trainer/hook/epochs.py"
 STEPS = 30  # more than an epoch
 
 
+@pytest.mark.behaviour("FSDP2 with LoRA adapters on two ranks", way="transformers")
 @pytest.mark.parametrize(
     ("path", "ranks", "more"),
     [
@@ -80,6 +81,10 @@ def test_a_run_that_was_interrupted_ends_in_the_same_bits(
         assert not list((tmp_path / "parts" / "out").glob("checkpoint-*")), "the trainer's own"
 
 
+@pytest.mark.behaviour(
+    "saves that the arguments ask for (save_strategy=epoch), without a notice",
+    way="transformers",
+)
 @pytest.mark.req("CKP-22")
 def test_it_saves_by_the_hour_and_at_the_end_of_each_epoch(tmp_path: Path) -> None:
     """256 rows in batches of 8 are 32 steps; the hourly interval alone would save nothing.

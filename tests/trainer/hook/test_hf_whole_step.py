@@ -70,6 +70,19 @@ BEST = {
 }
 
 
+@pytest.mark.behaviour(
+    "an evaluation that sets the learning rate (reduce_lr_on_plateau)",
+    way="transformers",
+)
+@pytest.mark.behaviour(
+    "losses that are summed and not logged yet, and the log history",
+    way="transformers",
+)
+@pytest.mark.behaviour("the evaluation and the save at the end of an epoch", way="transformers")
+@pytest.mark.behaviour("the order of data in the middle of an epoch", way="transformers")
+@pytest.mark.behaviour("the best model and its metric (load_best_model_at_end)", way="transformers")
+@pytest.mark.behaviour("patience of early stopping", way="transformers")
+@pytest.mark.behaviour("a save for each best model (save_strategy=best)", way="transformers")
 @pytest.mark.parametrize("notice", [True, False])
 @pytest.mark.parametrize(
     ("settings", "more", "left_at"),
@@ -118,6 +131,11 @@ def test_a_run_that_was_interrupted_keeps_what_a_whole_one_keeps(
     assert results(program) == whole
 
 
+@pytest.mark.behaviour(
+    "an evaluation that was interrupted: done once, no step lost",
+    way="transformers",
+)
+@pytest.mark.behaviour("a step before a long wait for data is not lost", way="transformers")
 @pytest.mark.parametrize("returns", [True, False])
 @pytest.mark.parametrize(
     ("settings", "more", "held"),
@@ -161,6 +179,7 @@ def test_a_machine_that_ends_while_no_step_does_loses_nothing(
     assert sorted(agent.losses()) == list(range(1, whole[0]["global_step"] + 1))
 
 
+@pytest.mark.behaviour("several trainers one after the other, as for folds", way="transformers")
 def test_each_call_of_train_is_a_training(tmp_path: Path, agent: AgentEnd) -> None:
     """Three trainers one after the other, as for the folds of a cross-validation."""
     settings = {**BEST, "max_steps": 9}

@@ -48,6 +48,15 @@ WITHIN = {"max_epochs": 3, "val_check_interval": 5}
 STEPS = {"max_steps": 24, "val_check_interval": 4, "check_val_every_n_epoch": None}
 
 
+@pytest.mark.behaviour("the end of an epoch, and its validation", way="Lightning")
+@pytest.mark.behaviour("the middle of an epoch, with a loader that keeps a state", way="Lightning")
+@pytest.mark.behaviour("the order of the next epoch of a shuffled loader", way="Lightning")
+@pytest.mark.behaviour(
+    "a validation within an epoch, which sets the learning rate (ReduceLROnPlateau)",
+    way="Lightning",
+)
+@pytest.mark.behaviour("max_steps, at and across the end of an epoch", way="Lightning")
+@pytest.mark.behaviour("patience of EarlyStopping", way="Lightning")
 @pytest.mark.parametrize("notice", [True, False])
 @pytest.mark.parametrize(
     ("settings", "more", "left_at"),
@@ -95,6 +104,10 @@ def test_a_run_that_was_interrupted_keeps_what_a_whole_one_keeps(
     assert results(program) == whole
 
 
+@pytest.mark.behaviour(
+    "a validation that was interrupted: done once, no step lost",
+    way="Lightning",
+)
 @pytest.mark.parametrize("returns", [True, False])
 @pytest.mark.parametrize(
     ("settings", "more", "step"),
@@ -137,6 +150,7 @@ def test_a_machine_that_ends_during_a_validation_loses_nothing(
     assert sorted(agent.losses()) == list(range(1, whole[0]["global_step"] + 1))
 
 
+@pytest.mark.behaviour("several calls of fit()", way="Lightning")
 def test_each_call_of_fit_is_a_training(tmp_path: Path, agent: AgentEnd) -> None:
     arguments = (json.dumps({"max_epochs": 1}), "--fits", "3")
     whole = reference(tmp_path / "whole", arguments)

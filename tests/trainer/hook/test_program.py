@@ -53,6 +53,7 @@ def assert_equal(program: Program, reference: Program) -> None:
     assert last(program) == last(reference), "the same random numbers afterwards"
 
 
+@pytest.mark.behaviour("several trainings in one program (stages, folds)", way="Run")
 @pytest.mark.parametrize("stage", ["one", "two"])
 @pytest.mark.parametrize("notice", [True, False])
 def test_each_training_ends_as_on_a_machine_that_nothing_happens_to(
@@ -85,6 +86,10 @@ def test_each_training_ends_as_on_a_machine_that_nothing_happens_to(
     assert claimed == [0, at + 1 if notice else at - 2]
 
 
+@pytest.mark.behaviour(
+    "results of trainings that have ended, however few checkpoints are kept",
+    way="Run",
+)
 def test_results_of_ended_trainings_are_kept_however_few_checkpoints_are(
     tmp_path: Path, agent: AgentEnd, reference: Program
 ) -> None:
@@ -105,6 +110,10 @@ def test_results_of_ended_trainings_are_kept_however_few_checkpoints_are(
     assert_equal(program, reference)
 
 
+@pytest.mark.behaviour(
+    "no step of a training that had ended is repeated; the code after it is",
+    way="Run",
+)
 def test_what_follows_the_last_training_runs_again_on_another_machine(
     tmp_path: Path, agent: AgentEnd, reference: Program
 ) -> None:
@@ -136,6 +145,7 @@ def test_trainings_that_cannot_be_told_apart_fail_and_name_the_second(
     assert "two trainings of this program are called 'a'" in program.output()
 
 
+@pytest.mark.behaviour("a program that begins with another training is refused", way="Run")
 def test_a_program_that_begins_with_another_training_fails(tmp_path: Path, agent: AgentEnd) -> None:
     hold = tmp_path / "never"
     names = ("--names", "pre,fine")

@@ -36,6 +36,10 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> tuple[Program, dict[i
         return program, agent.losses()
 
 
+@pytest.mark.behaviour(
+    "each step once and its loss reported once, with notice and without (`seed=`)",
+    way="Run",
+)
 def test_a_run_that_was_interrupted_ends_in_the_same_bits(
     tmp_path: Path, agent: AgentEnd, reference: tuple[Program, dict[int, float]]
 ) -> None:
@@ -69,6 +73,7 @@ def test_a_run_that_was_interrupted_ends_in_the_same_bits(
 RANKED = "tests/trainer/hook/ranked.py"
 
 
+@pytest.mark.behaviour("DDP on two ranks, each with its data and random numbers", way="Run")
 @pytest.mark.soak
 def test_ranks_stop_at_the_same_step_and_go_on_with_what_each_had_of_its_own(
     tmp_path: Path, agent: AgentEnd
@@ -93,6 +98,7 @@ def test_ranks_stop_at_the_same_step_and_go_on_with_what_each_had_of_its_own(
         assert stopping.losses() == losses
 
 
+@pytest.mark.behaviour("a step that fails is not committed", way="Run")
 def test_a_loop_that_fails_commits_nothing(tmp_path: Path, agent: AgentEnd) -> None:
     once = tmp_path / "the one before is committed"  # it would make way for a newer one
     failing = ("--steps", "50", "--fail-at", "45", "--save-at", "31", "--once", str(once))
@@ -114,6 +120,10 @@ def alone(folder: Path) -> dict[str, str]:
     return {**rendezvous, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
 
 
+@pytest.mark.behaviour(
+    "another number of ranks is refused, or accepted with `any_ranks`",
+    way="Run",
+)
 def test_another_number_of_ranks_is_refused_unless_any_will_do() -> None:
     state = {"ranks": [{"at": 0}, {"at": 1}]}
     assert rank_state_of(state, 7, 1, 2, any_ranks=False) == {"at": 1}

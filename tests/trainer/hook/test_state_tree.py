@@ -60,6 +60,10 @@ def same(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
+@pytest.mark.behaviour(
+    "empty, boolean and non-contiguous tensors, bytes, arrays, counters, infinities",
+    way="Run",
+)
 @pytest.mark.parametrize("name", VALUES)
 def test_each_kind_comes_back(name: str) -> None:
     value = {name: VALUES[name]}
@@ -68,6 +72,7 @@ def test_each_kind_comes_back(name: str) -> None:
     assert type(restored[name]) is type(value[name]) or name == "number"
 
 
+@pytest.mark.behaviour("numbers that are NaN", way="Run")
 def test_nan_stays_nan() -> None:
     assert math.isnan(there_and_back([math.nan, torch.ones(1)])[0])
 
@@ -78,17 +83,48 @@ def test_names_of_tensors_tell_where_they_were_and_none_is_there_twice() -> None
     assert list(tensors) == ["model.a.b", "model.a.b'"]
 
 
+@pytest.mark.behaviour("a state that cannot be saved is refused by name", way="Run")
 @pytest.mark.parametrize(
     ("value", "message"),
     [
         ({"lr": {"f": open}}, r"x.lr.f is of type builtin_function_or_method, which cannot"),
         ({"w": torch.eye(2).to_sparse()}, "x.w is a sharded or sparse tensor"),
         ({"o": np.array([None])}, "x.o is an array that torch has no type for"),
+        ({"m": torch.empty(2, device="meta")}, "x.m is a meta tensor, which cannot be saved"),
     ],
 )
 def test_what_cannot_be_saved_is_named(value: Any, message: str) -> None:
     with pytest.raises(StateError, match=message):
         flatten_state(value, "x")
+
+
+@pytest.mark.behaviour("a state that cannot be saved is refused by name", way="Run")
+@pytest.mark.filterwarnings("ignore:.*quantize")
+def test_a_quantized_tensor_is_refused_with_what_to_give_instead() -> None:
+    """torch copies it into memory of the same type by dereferencing what is not there."""
+    quantized = torch.quantize_per_tensor(torch.randn(6), 0.1, 3, torch.qint8)
+    with pytest.raises(StateError, match=r"x\.q is a quantized .*the integers and the scale"):
+        flatten_state({"q": quantized}, "x")
+
+
+def test_the_memory_format_of_a_tensor_comes_back() -> None:
+    value = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    restored = there_and_back({"x": value, "t": torch.arange(6).reshape(2, 3).T})
+    assert restored["x"].stride() == value.stride()
+    assert restored["t"].stride() == (1, 3)
+    assert same(restored["x"], value)
+    with_gaps = torch.arange(12).reshape(3, 4)[:, ::2]
+    assert there_and_back([with_gaps])[0].is_contiguous()
+
+
+def test_the_order_of_a_dictionary_comes_back() -> None:
+    value = {"b": 1, "a": {"z": 2, "y": torch.ones(1), "x": 3}, "c": {"f": 4, "g": 5}}
+    tree, tensors = flatten_state(value, "x")
+    sorted_json = json.loads(json.dumps(tree, sort_keys=True))
+    restored = unflatten_state(sorted_json, tensors)
+    assert list(restored) == ["b", "a", "c"]
+    assert list(restored["a"]) == ["z", "y", "x"]
+    assert same(restored, value)
 
 
 @pytest.mark.req("CKP-26")

@@ -83,6 +83,7 @@ def test_they_are_of_one_model() -> None:
             load_weights(stateful(models), {})
 
 
+@pytest.mark.behaviour("imported weights (`spotctl ckpt import`), bit for bit", way="Run")
 def test_a_program_begins_with_a_model_s_folder_and_ends_with_the_same_bits(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,6 +26,7 @@ def test_another_key_is_another_shuffle() -> None:
     assert sum(b == a + 1 for a, b in itertools.pairwise(first)) < 10
 
 
+@pytest.mark.behaviour("no sample is repeated or skipped in an epoch", way="spotd's trainer")
 @pytest.mark.req("CKP-17", "CKP-18")
 @settings(max_examples=40, deadline=None)
 @given(

@@ -24,6 +24,7 @@ Start = Callable[..., Rig]
 INJECTED = 1200
 
 
+@pytest.mark.behaviour("every damage to a stored checkpoint is found", way="the saver")
 @pytest.mark.req("CKP-25")
 def test_every_damage_is_found(start: Start, store: Gate, tmp_path: Path) -> None:
     """Bit flips, truncations, lost and swapped shards: none is ever loaded."""
@@ -75,6 +76,7 @@ def damage(rng: random.Random, kind: str, file: Path, files: list[Path]) -> None
             file.write_bytes(other.read_bytes())
 
 
+@pytest.mark.behaviour("a damaged checkpoint is passed over for the one before it", way="the saver")
 def test_a_damaged_one_is_passed_over_and_said(start: Start, store: Gate, tmp_path: Path) -> None:
     first = start(1)
     first.save_and_wait(10)
@@ -91,6 +93,7 @@ def test_a_damaged_one_is_passed_over_and_said(start: Start, store: Gate, tmp_pa
     assert [ref.step for ref in head_of(store).previous] == [10], "bad ones leave the chain"
 
 
+@pytest.mark.behaviour("no usable checkpoint is an error, not a fresh start", way="the saver")
 def test_nothing_usable_is_an_error_and_not_a_fresh_start(start: Start, tmp_path: Path) -> None:
     rig = start(1)
     rig.save_and_wait(10)
@@ -135,6 +138,7 @@ def test_further_back(start: Start, store: Gate) -> None:
     assert rig.engine.resume(CONFIG, max_step=9) is None
 
 
+@pytest.mark.behaviour("a checkpoint of another configuration is refused", way="the saver")
 def test_another_configuration_is_refused(start: Start) -> None:
     start(1).save_and_wait(10)
     with pytest.raises(SaverError, match="width = 8, this program has 16"):

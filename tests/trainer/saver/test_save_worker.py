@@ -169,6 +169,10 @@ def test_a_failing_save_does_not_give_way_to_one_that_is_half_staged(
     assert start(2).restore() == 5
 
 
+@pytest.mark.behaviour(
+    "a state that was copied whole is saved, though the program dies then",
+    way="the saver",
+)
 @pytest.mark.req("CKP-15")
 def test_a_process_that_dies_after_staging_has_saved(start: Start, store: Gate) -> None:
     for number in range(100):
@@ -184,6 +188,7 @@ def test_a_process_that_dies_after_staging_has_saved(start: Start, store: Gate) 
         rig.close()
 
 
+@pytest.mark.behaviour("a state that was copied in part is never committed", way="the saver")
 def test_what_was_half_staged_is_never_committed(start: Start, store: Gate) -> None:
     rig = start(1)
     rig.save_and_wait(10)

@@ -25,6 +25,7 @@ from transformers.trainer_utils import TrainOutput
 
 from . import arguments, rng_state
 from .objects import ShardedModel, Stateful, stateful
+from .passes import Passes
 from .program import Program
 from .session import NextAction, Resumed, Session
 from .weights import load_weights
@@ -75,6 +76,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         self._skips_start = False  # the evaluation at the start was done on another machine
         self._stops_at_once = False  # an evaluation that was repeated ended the training
         self._wrap()
+        self._passes = Passes(trainer)
 
     def _wrap(self) -> None:
         """Replace the methods of the trainer that save, load and train."""
@@ -109,11 +111,14 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         session = self._session = Session(self._collect, name=self._name)
         if not session.ranks.rank:
             arguments.warn(arguments.TRAINING_ARGUMENTS, _given(self._trainer.args))
+            self._passes.warn()
         self._ignored_keys = kwargs["ignore_keys_for_eval"] = ignore_keys_for_eval
         self._name, self._best, self._output = "", None, None
         self._step_ended, self._stops_at_once, self._carried = False, False, None
         try:
             self._resumed = session.begin()
+            shared = None if self._resumed is None else self._resumed.shared
+            self._passes.start(None if shared is None else shared.get("passes"))
             if self._resumed is not None and self._resumed.ended:
                 self._output = self._restore_results(self._resumed)
             elif self._resumed is None or self._resumed.weights is not None:
@@ -298,7 +303,8 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         """The order of an epoch is drawn after this: again, if it is resumed in its middle."""
         del args, control
         self._epoch_ended = False
-        is_whole, order = not (state.epoch or 0) % 1, self._order
+        begins = self._passes.begin(state.global_step)
+        is_whole, order = begins or not (state.epoch or 0) % 1, self._order
         if is_whole:
             self._restore_rng()
         self._generator = _generator_of(kwargs["train_dataloader"])
@@ -381,7 +387,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         }
         shared["best"] = self._best or {}
         shared["pending"], shared["first_step"] = self._pending, self._first_step
-        shared["limits"] = self._limits()
+        shared["limits"], shared["passes"] = self._limits(), self._passes.state()
         shared["output"] = None if self._output is None else list(self._output)
         session = self._active_session
         per_rank = {

@@ -23,7 +23,7 @@ from torch import Tensor, distributed
 
 from . import arguments, rng_state
 from .checkpoint_files import collect_files, local_callbacks, restore_files
-from .objects import stateful
+from .objects import restore_types, stateful
 from .program import Program
 from .session import NextAction, Resumed, Session
 from .weights import load_weights
@@ -154,6 +154,10 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
         self._global_step = trainer.global_step
         if resumed is None:
             self._first_step = trainer.global_step  # more than 0 with ckpt_path
+        else:
+            states = resumed.shared[_STATE]["optimizer_states"]
+            for optimizer, state in zip(trainer.optimizers, states, strict=True):
+                restore_types(optimizer, state)
         session.expect_steps(max(_total_steps(trainer) - self._first_step, 0))
         if self._ended:
             trainer.should_stop = True

@@ -38,6 +38,8 @@ def stateful(objects: Mapping[str, Any]) -> dict[str, Stateful]:
         elif isinstance(obj, Optimizer) and is_sharded(_parameters(obj)):
             inner = getattr(obj, "optimizer", obj)  # accelerate's wraps another optimizer
             states[name] = ShardedOptimizer(_model_of(inner, sharded, name), inner)
+        elif isinstance(obj, Optimizer):
+            states[name] = WholeOptimizer(obj)
         elif hasattr(obj, "peft_config"):
             states[name] = TrainableParameters(obj)
         else:
@@ -68,6 +70,39 @@ class TrainableParameters:
             names = ", ".join(sorted(wanted ^ state_dict.keys())[:5])
             raise ValueError(f"the checkpoint has other adapters than this model: {names}")
         self.model.load_state_dict(state_dict, strict=False)
+
+
+@dataclass(frozen=True)
+class WholeOptimizer:
+    """An optimizer whose state keeps its types, whatever the types of the parameters are."""
+
+    optimizer: Optimizer
+
+    def state_dict(self) -> Mapping[str, Any]:
+        state: Mapping[str, Any] = self.optimizer.state_dict()
+        return state
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        self.optimizer.load_state_dict(state_dict)
+        restore_types(self.optimizer, state_dict)
+
+
+def restore_types(optimizer: Optimizer, state_dict: Mapping[str, Any]) -> None:
+    """Give the loaded state of an optimizer its types back.
+
+    torch converts it to the types of the parameters: float32 sums of bfloat16 weights lose bits.
+    """
+    if not state_dict.keys() >= {"state", "param_groups"}:
+        return  # a format of its own, which torch does not convert
+    inner = getattr(optimizer, "optimizer", optimizer)  # accelerate's wraps another optimizer
+    numbers = [number for group in state_dict["param_groups"] for number in group["params"]]
+    for number, param in zip(numbers, _parameters(inner), strict=True):
+        loaded = inner.state.get(param, {})
+        for name, value in state_dict["state"].get(number, {}).items():
+            current = loaded.get(name)
+            both = isinstance(value, Tensor) and isinstance(current, Tensor)
+            if both and current.dtype != value.dtype:
+                loaded[name] = value.to(current.device)
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ def unflatten_state(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 def _flatten(value: Any, name: str, tensors: Tensors) -> Any:
     if isinstance(value, Tensor):
-        return {"$tensor": _add_tensor(value, name, tensors)}
+        return _flatten_tensor(value, name, tensors)
     if isinstance(value, float):  # includes NumPy's
         return float(value) if math.isfinite(value) else {"$float": str(float(value))}
     if isinstance(value, _PLAIN):
@@ -78,7 +78,9 @@ def _flatten_mapping(value: Mapping[Any, Any], name: str, tensors: Tensors) -> A
     items = [(key, _flatten(item, f"{name}.{key}", tensors)) for key, item in value.items()]
     if isinstance(value, Counter):
         return {"$counter": [[_flatten(key, name, tensors), item] for key, item in items]}
-    if all(isinstance(key, str) and not key.startswith("$") for key, _ in items):
+    # The JSON of a checkpoint is sorted, so it keeps the order of sorted keys alone.
+    plain = all(isinstance(key, str) and not key.startswith("$") for key, _ in items)
+    if plain and list(value) == sorted(value):
         return dict(items)
     return {"$items": [[_flatten(key, name, tensors), item] for key, item in items]}
 
@@ -92,11 +94,34 @@ def _flatten_array(value: Any, name: str, tensors: Tensors) -> Any:
         raise StateError(f"{name} is an array that torch has no type for: {error}") from None
 
 
+def _flatten_tensor(value: Tensor, name: str, tensors: Tensors) -> Any:
+    added = _add_tensor(value, name, tensors)
+    if value.is_contiguous() or not _is_dense(value):
+        return {"$tensor": added}
+    return {"$strided": [added, list(value.stride())]}  # as of channels_last
+
+
+def _is_dense(value: Tensor) -> bool:
+    """Whether its elements fill the memory without gaps and overlaps, in whatever order."""
+    filled = 1
+    for stride, length in sorted(zip(value.stride(), value.shape, strict=True)):
+        if length != 1 and stride != filled:
+            return False
+        filled *= length
+    return True
+
+
 def _add_tensor(value: Tensor, name: str, tensors: Tensors) -> str:
     if type(value).__name__ == "DTensor" or value.layout is not torch.strided:
         raise StateError(
             f"{name} is a sharded or sparse tensor, which is not saved as it is: give the model "
             "and its optimizer to spotd_hook themselves, and not their state"
+        )
+    if value.is_quantized or value.is_nested or value.is_meta:
+        kind = "quantized" if value.is_quantized else "nested" if value.is_nested else "meta"
+        raise StateError(
+            f"{name} is a {kind} tensor, which cannot be saved: leave it out of state_dict(), or "
+            "give what it is made of, such as the integers and the scale of a quantized one"
         )
     while name in tensors:  # keys with dots may collide
         name += "'"
@@ -110,12 +135,19 @@ def _get_tensor(content: str, tensors: Mapping[str, Tensor]) -> Tensor:
     return tensors[content]
 
 
+def _get_strided(content: Any, tensors: Mapping[str, Tensor]) -> Tensor:
+    name, strides = content
+    value = _get_tensor(name, tensors)
+    return torch.empty_strided(value.shape, strides, dtype=value.dtype).copy_(value)
+
+
 def _unflatten_items(content: Any, tensors: Mapping[str, Tensor]) -> list[tuple[Any, Any]]:
     return [(unflatten_state(k, tensors), unflatten_state(v, tensors)) for k, v in content]
 
 
 _DECODERS: Mapping[str, Callable[[Any, Mapping[str, Tensor]], Any]] = {
     "$tensor": _get_tensor,
+    "$strided": _get_strided,
     "$float": lambda content, _: float(content),
     "$tuple": lambda content, tensors: tuple(unflatten_state(item, tensors) for item in content),
     "$bytes": lambda content, tensors: bytes(_get_tensor(content, tensors).tolist()),
