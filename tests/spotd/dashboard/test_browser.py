@@ -203,9 +203,11 @@ def test_tables_sort_and_filter_and_stay_so(
 def test_a_filter_is_one_line_above_its_table(rig: Rig, url: str, page: Page) -> None:
     """Also where tables stand side by side."""
     lost(rig), story(rig)
-    job_id = rig.store.jobs.rows()[0].id
+    job_id = next(job.id for job in rig.store.jobs.rows() if job.name == "gpt")
+    page.look(1440, 1000)
     for path in ("", f"job/{job_id}"):
         page.open(url + path)
+        assert page.js("document.querySelectorAll('.side .find').length") > 0, path
         boxes = "[...document.querySelectorAll('.find')].filter((box) => !box.hidden)"
         assert page.js(f"{boxes}.length") > 0
         above = """.every((box) => {
