@@ -145,6 +145,7 @@ class Config:
             alerts_s=timing.alerts_every_s,
             expiry_s=min(max(self.timing.unattended_s / 96, 1.0), Schedule.expiry_s),
             prune_s=timing.prune_every_s,
+            claim_s=timing.claim_every_s,
             keep_s=timing.keep_history_days * 86_400,
             lease_s=timing.lease_s,
             renew_s=timing.lease_s / 4,

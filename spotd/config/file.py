@@ -175,7 +175,7 @@ class TimingSection(Section):
         description="Lease of a periodic task before another daemon takes it",
     )
     claim_every_s: Seconds = Field(
-        default=30.0, description="Interval of checking the deployment's claim"
+        default=Schedule.claim_s, description="Interval of checking the deployment's claim"
     )
     prune_every_s: Seconds = Schedule.prune_s
     keep_history_days: float = Field(

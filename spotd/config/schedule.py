@@ -12,7 +12,7 @@ RENEW_S = 5.0
 class Schedule:
     """The interval of each task, in seconds.
 
-    Of those that the configuration's section `[timing]` names, this is the default.
+    The section `[timing]` of the configuration changes some; these are the defaults.
     """
 
     survey_s: float = 10.0
@@ -35,4 +35,5 @@ class Schedule:
     drills_s: float = 1.0
     overdue_drills_s: float = 3600.0
     credential_leases_s: float = 30.0
+    claim_s: float = 30.0  # checks that no other box has this deployment
     end_access_s: float = 10.0  # retries of removing disabled users from machines

@@ -124,7 +124,7 @@ class Daemon:
         self.providers = Clouds(self._build_providers(config, {}))
         self._own_options = config.store_options(config.deployment_store)
         self.objects = open_deployment_store(config)
-        shared, every_s = open_claim_store(config, self.objects), config.file.timing.claim_every_s
+        shared, every_s = open_claim_store(config, self.objects), config.schedule.claim_s
         self.claim = DeploymentClaim(
             self.store, shared, self.clock, self.owner, self.ids.chance, every_s
         )

@@ -130,7 +130,7 @@ class PeriodicTasks:
         self._scheduler.pause()  # nothing new is done before it is ours to do
         for job in self._scheduler.get_jobs():
             rhythm = "renew_s" if job.id == LEASES else f"{job.id.partition(':')[0]}_s"
-            seconds = getattr(schedule, rhythm, None)  # what was added has a rhythm of its own
+            seconds = getattr(schedule, rhythm, None)  # None: no setting changes it
             if seconds != getattr(before, rhythm, None):
                 job.reschedule("interval", seconds=seconds)
         for name, provider in list(self._watched.items()):

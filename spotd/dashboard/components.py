@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from spotd.api_client.client import Target
 from spotd.base.text import percent, seconds_since, span
-from spotd.dashboard.html import Child, Html, el, join
+from spotd.dashboard.html import Child, Html, el
 
 
 @dataclass(frozen=True)
@@ -173,9 +173,12 @@ def table(
         aria_label=f"Filter: {caption}",
     )  # fmt: skip
     # A region that scrolls has to be reachable with the keyboard.
-    return join(
+    # One element, which side by side with another is one column.
+    return el(
+        "div",
         find if len(rows) > 1 else None,
         el("div", inner, cls="scroll", role="region", aria_label=caption, tabindex=0),
+        cls="table",
     )
 
 

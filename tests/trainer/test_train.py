@@ -466,14 +466,14 @@ def test_a_notice_is_trained_on_up_to_the_last_safe_save(trainer: Trainer) -> No
             assert process.wait(LIMIT_S) == EXIT_RELEASED, trainer.output()
             plans = agent.of("plan")
             released = agent.of("released")[0]["step"]
-            if [plan["action"] for plan in plans] == ["train", "save", "save"]:
+            assert released <= max(agent.losses())
+            if [plan["action"] for plan in plans] == ["train", "save", "save"] and plans[-1]["kept"]:
                 planned, leaves, ended = plans
                 assert (leaves["step"] - planned["step"]) * 0.03 > 0.5, "it trained on"
-                assert (ended["step"], ended["kept"]) == (leaves["step"], True)
+                assert ended["step"] == leaves["step"]
                 assert ended["margin_s"] > 0
                 assert released == leaves["step"] == max(agent.losses()), "no step was lost"
                 return
-            assert released <= max(agent.losses())
     raise AssertionError("the last save never fitted")
 
 

@@ -307,10 +307,9 @@ class SlowUplink:
     """A relay that holds the client's new key exchange back, for longer than the follower's one
     thread may wait."""
 
-    HOLD_S = 1.5
-
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
+        self.hold_s = 1.5
         self.passes = threading.Event()
         self.passes.set()
 
@@ -331,7 +330,7 @@ class SlowUplink:
             replace(self.machine.address, port=port), self.machine.keys.user.private
         )
         begin = connection.transport._send_kex_init
-        timer = threading.Timer(self.HOLD_S, self.passes.set)
+        timer = threading.Timer(self.hold_s, self.passes.set)
 
         def begin_late() -> None:
             self.passes.clear()
@@ -345,6 +344,7 @@ class SlowUplink:
             self.passes.set()
             connection.close()
             assert timer.ident, "no new keys were exchanged"
+            timer.cancel()
             timer.join()
 
 
@@ -367,6 +367,7 @@ def test_new_keys_over_a_slow_uplink(uplink: SlowUplink) -> None:
 
 def test_whoever_follows_does_not_wait_for_new_keys(uplink: SlowUplink) -> None:
     """One thread follows all nodes."""
+    uplink.hold_s = LIMIT_S  # longer than any stall of this machine
     with listening(uplink.talk) as port, uplink.connected(port) as connection:
         channel = connection.open_channel("wc -c", LIMIT_S)
         channel.settimeout(LIMIT_S)

@@ -200,6 +200,23 @@ def test_tables_sort_and_filter_and_stay_so(
     assert page.console == []
 
 
+def test_a_filter_is_one_line_above_its_table(rig: Rig, url: str, page: Page) -> None:
+    """Also where tables stand side by side."""
+    lost(rig), story(rig)
+    job_id = next(job.id for job in rig.store.jobs.rows() if job.name == "gpt")
+    page.look(1440, 1000)
+    for path in ("", f"job/{job_id}"):
+        page.open(url + path)
+        assert page.js("document.querySelectorAll('.side .find').length") > 0, path
+        boxes = "[...document.querySelectorAll('.find')].filter((box) => !box.hidden)"
+        assert page.js(f"{boxes}.length") > 0
+        above = """.every((box) => {
+            const mine = box.getBoundingClientRect();
+            const table = box.nextElementSibling.getBoundingClientRect();
+            return mine.height < 50 && mine.left === table.left && mine.bottom <= table.top })"""
+        assert page.js(boxes + above), path
+
+
 @pytest.mark.parametrize("jobs", [1, 30, 2000])
 def test_any_number_of_jobs_fits(rig: Rig, url: str, page: Page, jobs: int) -> None:
     """Bounded pages, without horizontal overrun, in light and dark, wide and on a phone."""

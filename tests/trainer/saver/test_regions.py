@@ -19,7 +19,7 @@ from tests.fixtures.waiting import until
 from tests.trainer.saver.rig import SIZE, Gate, Rig, head_of, stored_steps
 from trainer.fence import FencedError
 from trainer.hook.spotd_hook.saver_client import SaverError
-from trainer.saver import shard_store
+from trainer.saver import shard_store_choice
 from trainer.saver.reader import read_manifest
 from trainer.saver.retention import remove_old
 
@@ -161,7 +161,7 @@ def test_a_store_that_is_away_is_tried_again_and_then_done_without(
     east.refusing = 10**6
     rig.save_and_wait(1)
     errors = [data["error"] for kind, data in rig.reports if kind == "checkpoint_failed"]
-    assert len(errors) == shard_store.MAX_FAILURES
+    assert len(errors) == shard_store_choice.MAX_FAILURES
     assert "they go to file://" in errors[-1]
     assert stores_of(store) == {""}
     east.refusing = 0

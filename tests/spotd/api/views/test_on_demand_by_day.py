@@ -11,10 +11,12 @@ from tests.fixtures.path_client import PathClient
 from tests.spotd.api.rig import SPOT, Rig
 
 DAY_S = 86_400
+NOON_S = DAY_S / 2
 
 
-def ran(rig: Rig, name: str, ago_s: float, outcome: Outcome = Outcome.SUCCEEDED) -> None:
-    """A job that trained for about an hour, saved, and ended."""
+def ran(rig: Rig, name: str, days_ago: int, outcome: Outcome = Outcome.SUCCEEDED) -> None:
+    """A job that trained for about an hour at noon, saved, and ended."""
+    ago_s = days_ago * DAY_S + rig.clock.now_us() / 1e6 % DAY_S - NOON_S
     job_id = rig.submit(name, ago_s=ago_s)
     node = rig.launch(job_id, SPOT, ago_s=ago_s)
     rig.train(node, ago_s=ago_s - 60, until_s=ago_s - 3600, first=0, last=1000)
@@ -28,8 +30,8 @@ def reported(client: PathClient) -> tuple[list[dict[str, Any]], dict[str, Any]]:
 
 
 def test_the_last_day_is_the_sum_of_the_report(rig: Rig, client: PathClient) -> None:
-    ran(rig, "a", 3 * DAY_S)
-    ran(rig, "b", DAY_S + 4000)
+    ran(rig, "a", days_ago=3)
+    ran(rig, "b", days_ago=1)
     days, report = reported(client)
     sums = [day["on_demand_so_far_usd"] for day in days]
     assert sums == sorted(sums)
@@ -41,9 +43,9 @@ def test_the_last_day_is_the_sum_of_the_report(rig: Rig, client: PathClient) -> 
 
 
 def test_a_day_is_unknown_from_the_job_on_whose_work_is(rig: Rig, client: PathClient) -> None:
-    ran(rig, "a", 4 * DAY_S)
+    ran(rig, "a", days_ago=4)
     assert reported(client)[0][-1]["on_demand_so_far_usd"] is not None
-    ran(rig, "lost", DAY_S + 4000, Outcome.FAILED)
+    ran(rig, "lost", days_ago=1, outcome=Outcome.FAILED)
     days, _ = reported(client)
     assert days[0]["on_demand_so_far_usd"] is not None
     assert (days[-1]["on_demand_so_far_usd"], days[-1]["on_demand_unknown_jobs"]) == (None, 1)
