@@ -22,7 +22,7 @@ from transformers.trainer_callback import ExportableState, TrainerCallback, Trai
 from transformers.trainer_utils import TrainOutput
 
 from . import rng_state
-from .objects import Stateful, stateful
+from .objects import Stateful, needs_all_ranks, stateful
 from .program import Program
 from .session import NextAction, Resumed, Session
 from .weights import load_weights
@@ -49,7 +49,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
     def __init__(self, trainer: Any, name: str = "") -> None:
         _check_arguments(trainer.args)
         self._trainer, self._name = trainer, name
-        self._program = Program.current()
+        Program.current()
         self._session: Session | None = None
         self._objects: dict[str, Stateful] = {}
         self._best: Any = None  # the best model's state, where the trainer looks for one
@@ -64,7 +64,8 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         self._rng: Any = None  # to be restored before the next step
         self._carried: Tensor | None = None  # the restored sum of losses, until the next step
         self._step_values: dict[str, Any] = {}  # of the last step, for an evaluation repeated
-        self._pending: dict[str, Any] | None = None  # while an evaluation of a step runs
+        self._pending: dict[str, Any] | None = None  # what is still to follow a step
+        self._state_before: dict[str, Any] | None = None  # the trainer's, before an evaluation
         self._stops_at_once = False  # an evaluation that was repeated ended the training
         self._wrap()
 
@@ -83,12 +84,15 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         trainer._load_best_model = self._load_best  # noqa: SLF001
         self._evaluate: Callable[..., Any] = trainer.evaluate
         trainer.evaluate = self._evaluate_whole
+        handler = trainer.callback_handler
+        handler.on_log = self._beside_step(handler.on_log)
+        handler.on_epoch_end = self._beside_step(handler.on_epoch_end, decides=True)
 
     # --- replacements of the trainer's methods
 
     def _train_resumed(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
         """`train`, from where this training stands in the job's newest checkpoint."""
-        session = self._session = Session(self._collect, name=self._name)
+        session = self._session = Session(self._collect, self._collect_own, name=self._name)
         self._name, self._best, self._output = "", None, None
         self._step_ended, self._stops_at_once, self._carried = False, False, None
         try:
@@ -151,27 +155,59 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         self._active_session.idle()
 
     def _evaluate_whole(self, *args: Any, **kwargs: Any) -> Any:
-        """`evaluate`; one that belongs to a step may be interrupted, and is repeated then."""
-        session = self._session
-        if session is None or not self._step_ended or session.evaluating:
-            return self._evaluate(*args, **kwargs)
-        self._pending = {**self._step_values, "save": bool(self._trainer.control.should_save)}
-        session.begin_evaluation()
-        metrics = self._evaluate(*args, **kwargs)
-        session.end_evaluation()
-        self._pending = None
-        return metrics
+        """`evaluate`; one that belongs to a step may be interrupted, and is repeated then.
+
+        Its log and the callbacks that follow it are repeated with it.
+        """
+        if self._step_ended:
+            self._state_before = self._trainer_state()
+        try:
+            return self._beside_step(self._evaluate)(*args, **kwargs)
+        finally:
+            self._state_before = None
+
+    def _beside_step(
+        self, call: Callable[..., Any], *, decides: bool = False
+    ) -> Callable[..., Any]:
+        """Return `call`, during which the counted step can be saved.
+
+        What the trainer is still to do after it follows on the next machine. `decides`: callbacks
+        decide about that in `call` itself.
+        """
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            session = self._session
+            if session is None or not self._step_ended or session.evaluating:
+                return call(*args, **kwargs)
+            self._pending = None if decides else self._to_follow()
+            session.begin_evaluation()
+            result = call(*args, **kwargs)
+            session.end_evaluation()
+            self._pending = None
+            return result
+
+        return run
+
+    def _to_follow(self) -> dict[str, Any]:
+        """Return what the trainer is still to do after the counted step."""
+        control = self._trainer.control
+        return {
+            **self._step_values,
+            "log": bool(control.should_log),
+            "evaluate": bool(control.should_evaluate),
+            "save": bool(control.should_save),
+        }
 
     def _repeat_evaluation(self, resumed: Resumed) -> None:
-        """Evaluate where the machine ended in an evaluation, before the next step."""
+        """Do what was to follow the last step where the machine ended, before the next step."""
         trainer, pending = self._trainer, resumed.shared["pending"]
         control, session = trainer.control, self._active_session
         rng_state.restore(resumed.per_rank["chance"])
-        control.should_log, control.should_evaluate = False, True
+        control.should_log, control.should_evaluate = pending["log"], pending["evaluate"]
         control.should_save = pending["save"]
         self._step_ended = self._epoch_ended = True
         session.resume_step(resumed.per_rank["loss"])
-        tr_loss = resumed.shared["sums"]["tr_loss"].to(trainer.args.device)
+        tr_loss = resumed.per_rank["tr_loss"].to(trainer.args.device)
         self._carried = None
         self._complete_step(
             tr_loss,
@@ -213,6 +249,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         del args, control
         trainer, resumed = self._trainer, self._resumed
         self._objects = self._stateful({name: kwargs[name] for name in _NAMES})
+        self._active_session.needs_all = needs_all_ranks(self._objects)
         self._active_session.expect_steps(state.max_steps)
         if resumed is not None and resumed.weights is not None:
             load_weights(self._objects, resumed.weights)
@@ -225,7 +262,8 @@ class Callback(TrainerCallback):  # type: ignore[misc]
             trainer._globalstep_last_logged = sums["logged_step"]  # noqa: SLF001
             trainer._initial_global_step = 0  # noqa: SLF001 - its means are of the whole training
             self._restore_callbacks(resumed)
-            self._rng, self._carried = resumed.per_rank["chance"], sums["tr_loss"]
+            trainer.current_flos = resumed.per_rank["flos"]
+            self._rng, self._carried = resumed.per_rank["chance"], resumed.per_rank["tr_loss"]
             if resumed.shared["pending"] is not None:
                 self._repeat_evaluation(resumed)
         self._resumed = None
@@ -297,23 +335,28 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         scaler = getattr(self._trainer.accelerator, "scaler", None)
         return stateful(objects if scaler is None else {**objects, "scaler": scaler})
 
-    def _collect(self) -> tuple[Any, Any]:
-        trainer = self._trainer
-        trainer.store_flos()
+    def _collect(self) -> Any:
+        trainer, session = self._trainer, self._active_session
         shared: dict[str, Any] = {
             name: dict(obj.state_dict()) for name, obj in self._objects.items()
         }
         shared["sums"] = {
-            "tr_loss": torch.zeros(()) if self._tr_loss is None else self._tr_loss.detach().cpu(),
             "total_loss": trainer._total_loss_scalar,  # noqa: SLF001
             "logged_step": trainer._globalstep_last_logged,  # noqa: SLF001
         }
         shared["best"] = self._best or {}
-        shared["pending"] = self._pending
+        shared["pending"] = self._pending or (self._to_follow() if session.evaluating else None)
         shared["output"] = None if self._output is None else list(self._output)
-        session = self._active_session
-        per_rank = {"chance": session.rng or rng_state.capture(), "loss": session.step_loss}
-        return {**shared, "trainer": self._trainer_state()}, per_rank
+        return {**shared, "trainer": self._state_before or self._trainer_state()}
+
+    def _collect_own(self) -> Any:
+        session, tr_loss = self._active_session, self._tr_loss
+        return {
+            "chance": session.rng or rng_state.capture(),
+            "loss": session.step_loss,
+            "tr_loss": torch.zeros(()) if tr_loss is None else tr_loss.detach().cpu(),
+            "flos": self._trainer.current_flos,
+        }
 
     def _restore_results(self, resumed: Resumed) -> TrainOutput:
         """Load what a training that has ended left: the model and the trainer's state."""

@@ -42,7 +42,7 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
     """
 
     def __init__(self, name: str = "") -> None:
-        self._name, self._program = name, Program.current()
+        self._name = name
         self._session: Session | None = None
         self._resumed: Resumed | None = None
         self._ended = False  # in an earlier run of the program
@@ -54,11 +54,17 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
         self._repeats_validation = False  # the machine ended in the middle of it
         self._waiting_since_s = 0.0  # end of the last batch or validation
 
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Connect, now that Lightning has set up torch.distributed, if it does."""
+        del trainer, pl_module
+        if stage == "fit":
+            Program.current()
+
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """The model is on its device by now; Lightning restores loops and optimizers next."""
         _check_callbacks(trainer)
         self._wrap(trainer)
-        self._session = Session(self._collect, name=self._name)
+        self._session = Session(self._collect, self._collect_own, name=self._name)
         self._name, self._rng = "", None
         self._step_ended = self._repeats_validation = False
         self._resumed = resumed = self._session.begin()
@@ -202,18 +208,20 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
         assert self._session is not None  # noqa: S101 - since on_fit_start
         return self._session
 
-    def _collect(self) -> tuple[Any, Any]:
+    def _collect(self) -> Any:
         connector = self._trainer._checkpoint_connector  # noqa: SLF001
         checkpoint = connector.dump_checkpoint(weights_only=False)
         for name in _LEFT_OUT:
             checkpoint.pop(name, None)
-        session = self._active_session
-        shared = {
+        return {
             _STATE: checkpoint,
             _METRICS: dict(self._trainer.callback_metrics),
-            _PENDING: {"validation": session.evaluating},
+            _PENDING: {"validation": self._active_session.evaluating},
         }
-        return shared, {"chance": session.rng or rng_state.capture(), "loss": session.step_loss}
+
+    def _collect_own(self) -> Any:
+        session = self._active_session
+        return {"chance": session.rng or rng_state.capture(), "loss": session.step_loss}
 
 
 def _check_callbacks(trainer: Any) -> None:
