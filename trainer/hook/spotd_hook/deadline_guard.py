@@ -82,6 +82,7 @@ class DeadlineGuard:
         self._changing = threading.Lock()
         self._changing.acquire()
         self._is_idle = False
+        self._leaving = threading.Lock()
         self._ended = threading.Event()
         self._stopped_at_s: float | None = None
         self._thread = threading.Thread(target=self._run, name="deadline", daemon=True)
@@ -103,14 +104,23 @@ class DeadlineGuard:
             self._is_idle = False
 
     def dismiss(self) -> None:
-        """The program saves and ends by itself."""
+        """The program saves and ends by itself; see `stand_aside`."""
         self._ended.set()
+        self.stand_aside()
+
+    def stand_aside(self) -> None:
+        """Block if the guard is ending the program: other ranks may have ended by it already."""
+        if threading.current_thread() is not self._thread:
+            with self._leaving:
+                pass
 
     def _run(self) -> None:
         while not self._ended.wait(POLL_S):
             saves = self._holds_all()
-            if (saves or self._is_last_moment()) and not self._ended.is_set():
-                self._leave(saves=saves)
+            if saves or self._is_last_moment():
+                with self._leaving:
+                    if not self._ended.is_set():
+                        self._leave(saves=saves)
                 return
 
     def _holds_all(self) -> bool:

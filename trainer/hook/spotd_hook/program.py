@@ -256,6 +256,7 @@ class Program:
 
     def fail_training(self, name: str) -> None:
         """Record that a training has ended with an error: no other may follow it."""
+        self.guard.stand_aside()
         self._active, self._failed = "", name
 
     def _check_order(self, name: str) -> None:
