@@ -149,6 +149,7 @@ class Program:
         self.ended: list[EndedTraining] = []
         self.step = 0  # of the job, when the newest training began or ended
         self._names: list[str] = []  # of all trainings, in the order of creation
+        self._has_named = False  # the program itself names a training
         self._active = self._failed = ""  # names of trainings
         self._newest: FoundCheckpoint | None = None  # that is still to be continued from
         self._reported_claim: tuple[int, str] | None = None
@@ -206,7 +207,13 @@ class Program:
                 "own, the same in every run of the program"
             )
         self._names.append(chosen)
+        self._has_named = self._has_named or bool(name)
         return chosen
+
+    @property
+    def may_train_again(self) -> bool:
+        """Whether trainings may follow the newest: the program has several, or names them."""
+        return self._has_named or len(self._names) > 1
 
     def begin_training(self, name: str, config: Mapping[str, Any], load: Load) -> Place | int:
         """On rank 0: restore the training, and return its place, or the exit code if it must not

@@ -187,8 +187,12 @@ class Session:
         self._saved_at_s = self._stepped_at_s = time.monotonic()
 
     def expect_steps(self, total: int) -> None:
-        """Set the number of steps of this training; 0 if it is not known."""
+        """Set the number of steps of this training; 0 if it is not known.
+
+        It is the job's total only if the program has no other training.
+        """
         self.progress.steps = self._first_step + total if total else 0
+        self.progress.at_least = self.program.may_train_again
 
     def _print_begin(self, resumed: Resumed | None) -> None:
         program = self.program
