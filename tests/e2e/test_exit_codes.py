@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from spotd.api_routes import routes
 from spotd.demo.box import Box, running_box, wait_for
 from spotd.domain.phase import FINISHED
 from tests.e2e.rig import FINISH_TIMEOUT_S, SCENARIO, Run
@@ -66,7 +67,7 @@ CASES = [
 
 def places(box: Box) -> Any:
     """What the statistics say of places, beside their machine-hours and starts."""
-    rows = box.client.get("/v1/stats?by=pool")["items"]
+    rows = box.client.call(routes.STATS(), query={"by": "pool"})["items"]
     return {
         row["name"]: (row["interruptions"]["count"], row["launches"]["refused"]) for row in rows
     }
