@@ -48,6 +48,7 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
         self._ended = False  # in an earlier run of the program
         self._rng: Any = None  # to be restored before the next batch
         self._rng_before: Any = None  # before the newest validation
+        self._metrics_before: dict[str, Any] = {}  # that were logged before it
         self._trainer: Any = None
         self._loss: float | None = None
         self._step_ended = False  # what belongs to it, as a validation, may follow
@@ -153,6 +154,8 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
         """A validation belongs to the batch before it."""
         del pl_module
         if self._session is not None and trainer.validating and self._step_ended:
+            # Afterwards, to read them may compute means over all ranks.
+            self._metrics_before = dict(trainer.callback_metrics)
             self._session.begin_evaluation(rng=self._rng_before)
 
     def on_validation_batch_end(self, trainer: Any, *args: Any, **kwargs: Any) -> None:
@@ -213,10 +216,11 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
         checkpoint = connector.dump_checkpoint(weights_only=False)
         for name in _LEFT_OUT:
             checkpoint.pop(name, None)
+        evaluating = self._active_session.evaluating
         return {
             _STATE: checkpoint,
-            _METRICS: dict(self._trainer.callback_metrics),
-            _PENDING: {"validation": self._active_session.evaluating},
+            _METRICS: self._metrics_before if evaluating else dict(self._trainer.callback_metrics),
+            _PENDING: {"validation": evaluating},
         }
 
     def _collect_own(self) -> Any:
