@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from tests.fixtures.waiting import LIMIT_S, wait_until
-from trainer.hook.spotd_hook.deadline_guard import LAST_S, NOWHERE, DeadlineGuard, alone
+from trainer.hook.spotd_hook.deadline_guard import LAST_S, NOWHERE, DeadlineGuard
 
 LONG_S = 1000.0
 
@@ -98,7 +98,7 @@ def guards(*programs: Guarded) -> Iterator[tuple[list[DeadlineGuard], Meeting]]:
 
 def test_one_rank_saves_when_it_is_time_and_not_before() -> None:
     program = Guarded(at=4, stops_s=LONG_S)
-    guard = DeadlineGuard(program, rows=alone, end=program.codes.append)
+    guard = DeadlineGuard(program, end=program.codes.append)
     guard.idle()
     guard.start()
     program.wait_rounds()

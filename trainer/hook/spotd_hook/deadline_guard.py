@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 POLL_S = 0.1
+RANKS_POLL_S = 0.25  # between rounds of several ranks
 LAST_S = 1.5  # before the end: HEAD is released without a save, if it can still be
 GRACE_S = 25.0  # until the end, where nobody says when that is
 NOWHERE = -1  # the place of a program whose state may be changing
@@ -66,19 +67,20 @@ class DeadlineGuard:
 
     What is saved may change while `busy()` is in effect, which is so from the start, and not while
     `idle()` is. The program calls both in turn from one thread; a `busy()` that comes too late does
-    not return. `rows` exchanges numbers with the guards of the other ranks.
+    not return. `rows` exchanges numbers with the guards of the other ranks, if there are any.
     """
 
     def __init__(
         self,
         program: Guarded,
         *,
-        rows: Rows = alone,
+        rows: Rows | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         end: Callable[[int], None] = os._exit,
     ) -> None:
         self._program, self._monotonic, self._end = program, monotonic, end
-        self._rows, self._others_are_lost = rows, False
+        self._rows, self._others_are_lost = rows or alone, False
+        self._poll_s = POLL_S if rows is None else RANKS_POLL_S
         self._changing = threading.Lock()
         self._changing.acquire()
         self._is_idle = False
@@ -115,7 +117,7 @@ class DeadlineGuard:
                 pass
 
     def _run(self) -> None:
-        while not self._ended.wait(POLL_S):
+        while not self._ended.wait(self._poll_s):
             saves = self._holds_all()
             if saves or self._is_last_moment():
                 with self._leaving:

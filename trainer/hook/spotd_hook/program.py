@@ -145,7 +145,8 @@ class Program:
             )
         self.save: Callable[..., bool] = lambda *_args, **_labels: False  # of the active training
         self.session: Leaving | None = None  # of the active training
-        self.guard = DeadlineGuard(self, rows=self.guard_ranks.rows)
+        several = self.ranks.size > 1
+        self.guard = DeadlineGuard(self, rows=self.guard_ranks.rows if several else None)
         self.ended: list[EndedTraining] = []
         self.step = 0  # of the job, when the newest training began or ended
         self._names: list[str] = []  # of all trainings, in the order of creation
