@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -99,6 +100,8 @@ def test_each_call_of_fit_is_a_training_on_all_ranks(
     agent.wait_left()
     for path in program.folder.glob("result-*.json"):  # on another machine
         path.unlink()
+    for folder in program.folder.glob("root-*"):
+        shutil.rmtree(folder)
     assert program.run(2, agent) == EXIT_FINISHED, program.output()
     assert results(program) == whole
     assert agent.of("checkpoint")[-1]["step"] == 20

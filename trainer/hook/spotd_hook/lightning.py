@@ -244,7 +244,8 @@ def _check_callbacks(trainer: Any) -> None:
 def _write_last_checkpoint(trainer: Any) -> None:
     """Write the file of Lightning's default ModelCheckpoint, which another machine had."""
     for one in trainer.checkpoint_callbacks:
-        if one.best_model_path and not Path(one.best_model_path).exists():
+        is_missing = one.best_model_path and not Path(one.best_model_path).exists()
+        if trainer.strategy.broadcast(is_missing):  # all ranks save, or none
             trainer.save_checkpoint(one.best_model_path)
 
 
