@@ -177,6 +177,7 @@ class Session:
             ) from error
         other = next((at for at, name in enumerate(names) if name != names[0]), None)
         if other is not None:
+            self.ranks.maximum(other)  # each knows it before the first ends
             raise TrainingOrderError(
                 f"training {names[0]!r} begins on rank 0, and training {names[other]!r} on rank "
                 f"{other}: {SAME_TRAININGS}"
