@@ -47,6 +47,8 @@ def progress_pairs(progress: dict[str, Any]) -> Pairs:
     """Return how far a job is, and when it ends at its recent rate, or why that is unknown."""
     total = progress["total_steps"]
     done = f"{percent(progress['share'])} of {total:,} steps" if total else ""
+    if least := progress.get("at_least_steps"):
+        done = f"of at least {least:,} steps"
     ends = ""
     if progress["eta"]:
         rate = f"{progress['steps_per_s']:.3g} steps/s of the last 24 h, losses included"

@@ -81,7 +81,7 @@ def _head(context: PageContext, job: Data, cost: Data | None, report: Data | Non
     basis: Child = (_basis(progress, outlook), deadline)
     tiles = [
         tile("Phase", phase_sign(job), places(job["where"]) if job["where"] else "no machine"),
-        tile("Step", f"{job['step']:,}", _share(job) if steps else "the total is not known"),
+        tile("Step", f"{job['step']:,}", _share(job) if steps else _no_total(progress)),
         tile("Recoveries", job["recoveries"], _restarts(job)),
         tile("Lost", *_lost(job)),
         tile("Saved", context.age(checkpoint["at"] if checkpoint else None, "nothing yet"),
@@ -98,6 +98,11 @@ def _head(context: PageContext, job: Data, cost: Data | None, report: Data | Non
         _failure(context, job["failure"]),
         el("p", _next_command(context, job), cls="note"),
     )
+
+
+def _no_total(progress: Data) -> str:
+    least = progress.get("at_least_steps")
+    return f"of at least {least:,}" if least else "the total is not known"
 
 
 def _share(job: Data) -> Child:

@@ -141,7 +141,7 @@ class TrainingStatus:
     printed_steps: PrintedSteps = field(default_factory=dict)  # by a program that reports none
     first_step_at_us: int = 0
     last_step: int = 0
-    total_steps: int = 0  # as the program names it; 0: it does not
+    total_steps: int = 0  # as the program names it; 0: it does not; negative: at least so many
     released_at_us: int = 0
     exit_code: int | None = None
     exited_at_us: int = 0

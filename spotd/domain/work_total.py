@@ -15,7 +15,19 @@ from spotd.domain.node import Node
 
 
 def named_total(nodes: Iterable[Node]) -> int:
-    """Return the steps of the whole run, as the newest program of a job named them, or 0."""
+    """Return the steps of the whole run, as the newest program of a job named them, or 0.
+
+    A program with several trainings names only the least number.
+    """
+    return max(_named(nodes), 0)
+
+
+def least_total(nodes: Iterable[Node]) -> int:
+    """Return how many steps the run has at least, if its newest program named no more; else 0."""
+    return max(-_named(nodes), 0)
+
+
+def _named(nodes: Iterable[Node]) -> int:
     named = [node for node in nodes if node.training.total_steps]
     newest = max(named, key=lambda node: node.generation, default=None)
     return newest.training.total_steps if newest else 0
@@ -34,12 +46,16 @@ def with_total(job: Job, named_steps: int) -> Job:
     return replace(job, spec=replace(job.spec, preferences=preferences))
 
 
-def differing_totals(job: Job, named_steps: int) -> str:
-    """Return that the job file and the program name different totals; "": they do not."""
+def differing_totals(job: Job, named_steps: int, least_steps: int = 0) -> str:
+    """Return that the job file and the program name different totals; "": they do not.
+
+    `least_steps`: the program named only the least number.
+    """
     steps = job.spec.preferences.work_steps
-    if not steps or not named_steps or steps == named_steps:
+    if not steps or not (named_steps not in (0, steps) or least_steps > steps):
         return ""
+    says = f"{named_steps:,}" if named_steps else f"at least {least_steps:,}"
     return (
-        f"the job file says that it has {steps:,} steps, its program says {named_steps:,}; the "
-        "job file's number counts, for its deadline, forecasts and progress"
+        f"the job file says that it has {steps:,} steps, its program says {says}; the job file's "
+        "number counts, for its deadline, forecasts and progress"
     )

@@ -22,6 +22,8 @@ NO_RATE = "too few steps were reported in the last 24 h"
 NO_GAIN = "it has lost as many steps as it made in the last 24 h"
 FARTHEST_S = 10 * 365 * 86_400.0  # a later end is no prediction
 TOO_FAR = "more than ten years away at its recent rate"
+MORE_MAY_FOLLOW = "its program may train on after the steps that it named"
+MORE_ADVICE = "write spotd.total_steps: the steps of all its trainings"
 TOTAL_ADVICE = "write spotd.total_steps, or use run.steps(N)"
 
 
@@ -40,6 +42,8 @@ class Progress:
 
     `steps_per_s` is the recent rate, and `eta_us` when the job ends at that; 0 where it is not
     known, for the reason in `unknown`. `by_program`: the total is not of the job file.
+    `least_steps`: the job has at least so many, by its program, which may train on after them; 0 if
+    that is not so.
     """
 
     step: int
@@ -49,6 +53,7 @@ class Progress:
     eta_us: int = 0
     unknown: str = ""
     advice: str = ""
+    least_steps: int = 0
 
     @property
     def share(self) -> float | None:
@@ -57,16 +62,31 @@ class Progress:
 
 
 def progress_of(
-    job: Job, step: int, reported_total: int, window: StepWindow | None, now_us: int
+    job: Job,
+    step: int,
+    reported_total: int,
+    window: StepWindow | None,
+    now_us: int,
+    *,
+    least_total: int = 0,
 ) -> Progress:
-    """Return the progress of a job at `step`; `reported_total` is what its program named, or 0."""
+    """Return the progress of a job at `step`.
+
+    `reported_total` is what its program named, or `least_total` if that is only the least; or 0. A
+    program that runs on after all steps that it named may train again.
+    """
+    if reported_total and job.outcome is None and step >= reported_total:
+        reported_total, least_total = 0, reported_total
     total = total_steps(job, reported_total)
     by_program = not job.spec.preferences.work_steps and bool(reported_total)
+    least = 0 if total else max(least_total, step if least_total else 0)
     rate = _rate(step, window, now_us)
     unknown, advice = _obstacle(job, total, rate, window)
+    if unknown == NO_TOTAL and least:
+        unknown, advice = MORE_MAY_FOLLOW, MORE_ADVICE
     if unknown:
         shown = max(rate, 0.0) if job.outcome is None else 0.0
-        return Progress(step, total, by_program, shown, unknown=unknown, advice=advice)
+        return Progress(step, total, by_program, shown, 0, unknown, advice, least)
     left_s = max(0, total - step) / rate
     if left_s > FARTHEST_S:
         return Progress(step, total, by_program, rate, unknown=TOO_FAR, advice="")

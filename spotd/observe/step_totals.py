@@ -7,7 +7,7 @@ from collections import defaultdict
 from spotd.base.clock import Clock
 from spotd.domain.events import Event, Severity
 from spotd.domain.node import Node
-from spotd.domain.work_total import differing_totals, named_total
+from spotd.domain.work_total import differing_totals, least_total, named_total
 from spotd.store.interface import Store
 
 DIFFERS = "total_differs"  # the kind of the event
@@ -27,7 +27,7 @@ class StepTotals:
                 named[node.job_id].append(node)
         for job_id, nodes in named.items():
             job = store.jobs.find(job_id)
-            text = differing_totals(job, named_total(nodes)) if job else ""
+            text = differing_totals(job, named_total(nodes), least_total(nodes)) if job else ""
             if job is None or not text or store.events.last(job_id, DIFFERS):
                 continue
             event = Event(

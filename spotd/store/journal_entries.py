@@ -161,7 +161,8 @@ def _progress(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
     diagnosis.usage(node, data, at_us)
     node.progress.append(row)
     node.columns["last_step"] = max(node.columns["last_step"], row["to_step"])
-    node.columns["total_steps"] = read_int(data, "total_steps", 0) or node.columns["total_steps"]
+    if total := read_int(data, "total_steps", 0):
+        node.columns["total_steps"] = -total if read_flag(data, "at_least") else total
     # Throughput is looked at by timer: a report of steps alone makes nobody decide anything.
     node.stepped(at_us)
 

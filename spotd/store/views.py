@@ -84,7 +84,7 @@ _SAVED = (
 # Oldest first: the newest attempt whose program named a total counts.
 _NAMED_TOTALS = (
     select(_nodes.job_id, _nodes.total_steps)
-    .where(_nodes.job_id.in_(_IDS), _nodes.total_steps > 0)
+    .where(_nodes.job_id.in_(_IDS), _nodes.total_steps != 0)
     .order_by(_nodes.generation)
 )
 _BEFORE = select(
@@ -148,7 +148,7 @@ def _with_totals(
     ]
     if earlier:
         rows = conn.execute(_NAMED_TOTALS, {"jobs": earlier})
-        named |= {row.job_id: row.total_steps for row in rows}
+        named |= {row.job_id: max(row.total_steps, 0) for row in rows}
     return {job_id: with_total(job, named[job_id]) for job_id, job in jobs.items()}
 
 

@@ -47,7 +47,7 @@ CLAIMED = "claimed"  # step, manifest: this generation owns HEAD and resumes fro
 PROGRESS = (
     "progress"  # from_step, to_step, losses[], last_at_us, first_at_us, tokens, busy_s; data_s,
     # save_s, ranks_s[], ranks_per_node as measured; usage: sums over a window, from time to time
-    # total_steps: of the whole run, where the program knows it
+    # total_steps: of the whole run, where the program knows it; at_least: true if more may follow
 )
 PRINTED_STEPS = "printed_steps"  # series: {key: [first, last, count]}, from the program's output
 CHECKPOINT = (

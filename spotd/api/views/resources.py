@@ -17,7 +17,7 @@ from spotd.domain.node import Node
 from spotd.domain.phase import phase
 from spotd.domain.states import NodeState
 from spotd.domain.units import S
-from spotd.domain.work_total import differing_totals, named_total
+from spotd.domain.work_total import differing_totals, least_total, named_total
 from spotd.history.recent_rate import WINDOW_S, StepWindow, progress_of
 from spotd.money.units import usd
 from spotd.planner.core.expiry import expires_us
@@ -74,15 +74,29 @@ class JobFacts:
         """The steps of the whole run, as its newest program named them; 0: none did."""
         return named_total(self.nodes)
 
+    @property
+    def least_steps(self) -> int:
+        """The steps that the run has at least, if its newest program named no more; else 0."""
+        return least_total(self.nodes)
+
 
 def progress_data(facts: JobFacts, now_us: int) -> dict[str, Any]:
     """Return how far a job is, and when it ends at its recent rate, with losses and waits."""
-    progress = progress_of(facts.job, facts.step, facts.named_steps, facts.window, now_us)
+    progress = progress_of(
+        facts.job,
+        facts.step,
+        facts.named_steps,
+        facts.window,
+        now_us,
+        least_total=facts.least_steps,
+    )
+    differs = differing_totals(facts.job, facts.named_steps, facts.least_steps)
     source = "program" if progress.by_program else "job file"
     return {
         "total_steps": progress.total_steps or None,
         "total_from": source if progress.total_steps else None,
-        "total_differs": differing_totals(facts.job, facts.named_steps) or None,
+        "total_differs": differs or None,
+        "at_least_steps": progress.least_steps or None,
         "share": None if progress.share is None else round(progress.share, 6),
         "steps_per_s": round(progress.steps_per_s, 6) or None,
         "eta": iso(progress.eta_us),

@@ -35,6 +35,7 @@ from spotd.wire import (
     EXIT_UNFIT,
 )
 
+_TRY_AGAIN = frozenset({EXIT_RELEASED, EXIT_FENCED})
 HEAD_PATIENCE_S = 600.0  # for HEAD to be read after an exit 0
 GANG_FINAL_S = 60.0  # for rank 0 to commit that its gang has finished
 
@@ -399,10 +400,10 @@ def charge(d: PlanBuilder, node: Node, text: str, *, at_once: bool = False) -> N
     """Spend the failure budget, or end the job when it is used up.
 
     Exit codes that the user listed are retried without a charge. A program that crashed before the
-    job's first step is not retried, because the next machine would see the same. The second crash
-    within the first steps after the same checkpoint steps back from it, or the first, `at_once`. A
-    mistake ends all programs of a gang before that; one that fails alone may have lost contact to
-    another that hung.
+    job's first step is not retried, because the next machine would see the same; one that ended
+    with 75 or 76 by itself is, for these say to try again. The second crash within the first steps
+    after the same checkpoint steps back from it, or the first, `at_once`. A mistake ends all
+    programs of a gang before that; one that fails alone may have lost contact to another that hung.
     """
     job, spec = d.job, d.job.spec
     if _blamed(d, node):
@@ -412,7 +413,8 @@ def charge(d: PlanBuilder, node: Node, text: str, *, at_once: bool = False) -> N
     failures = job.backoff.failures + (0 if free else 1)
     d.set_job(failures=failures)
     alone = any(mate.training.exit_code is None for mate in gang_of(d, node))
-    if not free and not job.progress.first_step_at_us and not alone:
+    in_vain = not job.progress.first_step_at_us and node.training.exit_code not in _TRY_AGAIN
+    if in_vain and not free and not alone:
         d.set_job(stop_text=f"{text} before its first step")
         what_next = ""
     elif failures > spec.restarts.max_restarts_on_errors and not free:

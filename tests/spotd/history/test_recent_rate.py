@@ -12,6 +12,7 @@ from spotd.domain.states import Outcome
 from spotd.domain.units import S
 from spotd.history.recent_rate import (
     ENDED,
+    MORE_MAY_FOLLOW,
     NO_GAIN,
     NO_RATE,
     NO_TOTAL,
@@ -42,6 +43,26 @@ def test_the_total_of_the_file_counts_and_else_the_programs() -> None:
     progress = progress_of(job(), 360, 720, window, NOW)
     assert (progress.total_steps, progress.by_program) == (720, True)
     assert progress.eta_us == NOW + 3600 * S
+
+
+def test_of_a_program_that_may_train_again_only_the_least_is_known() -> None:
+    window = StepWindow(0, HOUR_AGO, 2)
+    progress = progress_of(job(), 360, 0, window, NOW, least_total=720)
+    assert (progress.total_steps, progress.share, progress.eta_us) == (0, None, 0)
+    assert (progress.least_steps, progress.unknown) == (720, MORE_MAY_FOLLOW)
+    assert "spotd.total_steps" in progress.advice
+    progress = progress_of(job(**FILE), 360, 0, window, NOW, least_total=720)
+    assert (progress.total_steps, progress.share, progress.least_steps) == (1000, 0.36, 0)
+
+
+def test_a_program_that_runs_on_after_all_that_it_named_is_not_done() -> None:
+    """After the first of five folds, for instance."""
+    window = StepWindow(0, HOUR_AGO, 2)
+    progress = progress_of(job(), 720, 720, window, NOW)
+    assert (progress.share, progress.eta_us, progress.least_steps) == (None, 0, 720)
+    assert progress.unknown == MORE_MAY_FOLLOW
+    ended = progress_of(job(outcome=Outcome.SUCCEEDED), 720, 720, window, NOW)
+    assert (ended.share, ended.unknown) == (1.0, ENDED)
 
 
 def test_a_job_that_waits_for_another_person_is_told_what_helps() -> None:

@@ -44,9 +44,9 @@ def test_the_preferences_of_a_job_are_kept(store: Store) -> None:
     assert view(store).job.spec.preferences == preferences
 
 
-def progress(total: int) -> tuple[str, dict[str, object]]:
+def progress(total: int, **more: object) -> tuple[str, dict[str, object]]:
     fields = {"from_step": 1, "to_step": 10, "losses": [], "tokens": 1, "busy_s": 1.0}
-    return "progress", {**fields, "total_steps": total}
+    return "progress", {**fields, "total_steps": total, **more}
 
 
 def test_a_total_that_the_program_names_is_the_amount_of_work(store: Store) -> None:
@@ -60,6 +60,20 @@ def test_a_total_that_the_program_names_is_the_amount_of_work(store: Store) -> N
     assert [saves.last_step for saves in view(store).saved] == [10, 20]
     store.journal.record([said(progress(800), first=2, node_id="j1-g2-0", generation=2)])
     assert view(store).job.spec.preferences.work_steps == 800
+
+
+def test_the_amount_of_work_is_unknown_once_the_program_trains_again(store: Store) -> None:
+    """So the deadline decides nothing by it: see spotd.spec.preferences."""
+    placed(store)
+    store.journal.record([said(progress(1000))])
+    assert view(store).job.spec.preferences.measurable
+    store.journal.record([said(progress(2000, at_least=True), first=2)])
+    assert not view(store).job.spec.preferences.measurable
+    commit(store, view(store), opening("j1", 2))
+    store.journal.record([said(committed(20, 2), node_id="j1-g2-0", generation=2)])
+    assert not view(store).job.spec.preferences.measurable, "nor by the total of the first training"
+    [seen] = [node for node in view(store).nodes if node.generation == 1]
+    assert seen.training.total_steps == -2000
 
 
 def test_the_amount_in_the_file_counts_before_the_programs(store: Store) -> None:

@@ -91,6 +91,71 @@ def test_workers_are_signalled_and_torchrun_is_not(node: Node, programs: Path) -
     assert "launcher ended" not in node.log()
 
 
+# Programs that start the one that trains and wait for it; `sys.argv[1:]` is its command line.
+WRAPPERS = {
+    "call": "import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:]))",
+    "popen": "import subprocess, sys; p = subprocess.Popen(sys.argv[1:]); sys.exit(p.wait())",
+    "system": "import os, sys; os.system(' '.join(sys.argv[1:]) + '; true')",
+    "capture": "import subprocess, sys\n"
+    "p = subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE, text=True)\n"
+    "for line in p.stdout: print('| ' + line, end='', flush=True)\n"
+    "sys.exit(p.wait())",
+    "asyncio": "import asyncio, sys\n"
+    "async def main():\n"
+    "    p = await asyncio.create_subprocess_exec(*sys.argv[1:])\n"
+    "    return await p.wait()\n"
+    "sys.exit(asyncio.run(main()))",
+    "session": "import subprocess, sys\n"
+    "sys.exit(subprocess.call(sys.argv[1:], start_new_session=True))",
+}
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        *(
+            pytest.param(f"{PYTHON} by_{name}.py {{saver}}", id=f"python {name}")
+            for name in WRAPPERS
+        ),
+        pytest.param(f"{PYTHON} by_call.py {PYTHON} by_popen.py {{saver}}", id="two wrappers"),
+        pytest.param(f"{PYTHON} by_call.py bash run.sh", id="a wrapper of a script"),
+        pytest.param('bash -c "{saver}; echo SECOND LINE"', id="bash -c"),
+        pytest.param("sh run.sh | tee log", id="a script and tee"),
+        pytest.param("nohup {saver}", id="nohup"),
+        pytest.param("nohup sh run.sh > out 2>&1 &\nwait; cat out", id="nohup in the background"),
+        pytest.param("timeout 1h {saver}", id="timeout"),
+        pytest.param("nice -n 1 stdbuf -oL {saver}", id="nice and stdbuf"),
+        pytest.param("echo {saver_file} | xargs {python}", id="xargs"),
+        pytest.param("echo run.sh | xargs -n 1 sh", id="xargs of a script"),
+        pytest.param("make train", id="make"),
+        pytest.param("make both", id="make with a shell"),
+        pytest.param("make -C . nested", id="make of make"),
+        pytest.param("perl -e 'system(@ARGV)' {saver}", id="perl"),
+    ],
+)
+@pytest.mark.req("PRE-05")
+def test_the_program_saves_whatever_has_started_it(node: Node, programs: Path, run: str) -> None:
+    """It is asked to, once, and what has started it neither dies before it nor goes on after it."""
+    saver = f"{PYTHON} {programs}/saver.py"
+    for name, text in WRAPPERS.items():
+        (node.home / f"by_{name}.py").write_text(text)
+    (node.home / "run.sh").write_text(f"{saver}\necho SECOND LINE\n")
+    (node.home / "Makefile").write_text(
+        f"train:\n\t@{saver}\nboth:\n\t@cd . && {saver} && echo ANOTHER LINE\n"
+        "nested:\n\t@$(MAKE) both\n"
+    )
+    line = run.format(saver=saver, saver_file=f"{programs}/saver.py", python=PYTHON)
+    node.run()
+    node.start(run=f"cd {node.home}\n{line}\necho LAST LINE", stop_grace_s=300.0)
+    up = programs.parent / ("out" if "> out" in run else "")
+    wait_until("it is up", lambda: "up" in node.log() or (up.is_file() and "up" in up.read_text()))
+    assert node.send(wire.RELEASE).ok
+    node.wait_for(wire.EXITED)
+    said = node.log() + (up.read_text() if up.is_file() else "")
+    assert len(re.findall(r"saved \d+", said)) == 1, said
+    assert "LINE" not in said
+
+
 @pytest.mark.parametrize(
     "run",
     [

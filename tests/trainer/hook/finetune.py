@@ -29,8 +29,17 @@ from transformers import (
 
 
 def hold(where: str, step: int) -> None:
-    """Wait at the place and step that HELD_IN names until the file HELD_UNTIL exists."""
-    if os.environ.get("HELD_IN") == f"{where} {step}":
+    """Wait at the place and step that HELD_IN names until the file HELD_UNTIL exists.
+
+    With HELD_RANK only that rank does, and with HELD_TRAINING in the training of that number.
+    """
+    env, training = os.environ, str(Rows.training)
+    is_held = (
+        env.get("HELD_IN") == f"{where} {step}"
+        and env.get("RANK", "0") == env.get("HELD_RANK", env.get("RANK", "0"))
+        and training == env.get("HELD_TRAINING", training)
+    )
+    if is_held:
         Path(f"held in {where}").touch()
         while not Path(os.environ["HELD_UNTIL"]).exists():
             time.sleep(0.005)
@@ -38,6 +47,7 @@ def hold(where: str, step: int) -> None:
 
 class Rows(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
     trainer: Trainer | None = None
+    training = 0
 
     def __init__(self, count: int, seed: int, name: str) -> None:
         self.name = name
@@ -64,6 +74,18 @@ class Hold(TrainerCallback):
         del args, control, kwargs
         hold("step", state.global_step)
         hold(f"training-{self.number}", state.global_step)
+
+    def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        del args, control, kwargs
+        hold("log", state.global_step)
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        del args, control, kwargs
+        hold("report", state.global_step)
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        del args, control, kwargs
+        hold("epoch", state.global_step)
 
 
 def digest(model: torch.nn.Module) -> str:
@@ -137,7 +159,7 @@ def train(arguments: argparse.Namespace, number: int, model: torch.nn.Module) ->
         import spotd_hook
 
         trainer.add_callback(spotd_hook.hf.Callback(trainer))
-    Rows.trainer = trainer
+    Rows.trainer, Rows.training = trainer, number
     output = trainer.train(
         trial={} if arguments.trial else None,
         resume_from_checkpoint=arguments.resume,

@@ -55,6 +55,8 @@ class Rows:
 class Model(pl.LightningModule):
     """Its learning rate is set by the validation's loss."""
 
+    fit = 0
+
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 1))
@@ -67,7 +69,7 @@ class Model(pl.LightningModule):
     def validation_step(self, rows: torch.Tensor) -> None:
         hold("evaluation", self.trainer.global_step)
         loss = self.training_step(rows)
-        self.log("val_loss", loss)
+        self.log("val_loss", loss, sync_dist=self.trainer.world_size > 1)
         self.losses.append(float(loss))
 
     def on_validation_epoch_end(self) -> None:
@@ -91,8 +93,17 @@ class Model(pl.LightningModule):
 
 
 def hold(where: str, step: int) -> None:
-    """Wait at the place and step that HELD_IN names until the file HELD_UNTIL exists."""
-    if os.environ.get("HELD_IN") == f"{where} {step}":
+    """Wait at the place and step that HELD_IN names until the file HELD_UNTIL exists.
+
+    With HELD_RANK only that rank does, and with HELD_FIT in the fit of that number.
+    """
+    env = os.environ
+    is_held = (
+        env.get("HELD_IN") == f"{where} {step}"
+        and env.get("RANK", "0") == env.get("HELD_RANK", env.get("RANK", "0"))
+        and str(Model.fit) == env.get("HELD_FIT", str(Model.fit))
+    )
+    if is_held:
         Path(f"held in {where}").touch()
         while not Path(os.environ["HELD_UNTIL"]).exists():
             time.sleep(0.005)
@@ -171,6 +182,7 @@ def fit(arguments: argparse.Namespace, number: int) -> None:
         settings["plugins"] = AsyncCheckpointIO()
     trainer = pl.Trainer(callbacks=made, **settings)
     model = Model()
+    Model.fit = number
     loader: Any = Rows()
     if arguments.shuffle:
         rows = [torch.randn(8, generator=torch.Generator().manual_seed(n)) for n in range(40)]

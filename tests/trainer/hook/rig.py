@@ -30,9 +30,10 @@ class Program:
     modules: tuple[str, ...] = ()
     started: list[Fork] = field(default_factory=list)
 
-    def start(self, generation: int, agent: AgentEnd | None = None) -> Fork:
+    def environment(self, generation: int, agent: AgentEnd | None = None) -> dict[str, str]:
+        """What spotd would set, and ours."""
         store = (self.folder / "store").as_uri()
-        env = {
+        return {
             **os.environ,
             "PYTHONPATH": str(ROOT),
             "SPOTD_JOB_ID": "job",
@@ -46,6 +47,9 @@ class Program:
             "OMP_NUM_THREADS": "1",
             **self.env,
         }
+
+    def start(self, generation: int, agent: AgentEnd | None = None) -> Fork:
+        env = self.environment(generation, agent)
         module, arguments = "tests.trainer.hook.program", [str(ROOT / self.path), *self.arguments]
         if self.ranks > 1:
             arguments, module = [str(self.ranks), module, *arguments], "tests.fixtures.ranks"

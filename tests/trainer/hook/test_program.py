@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from providers.stores import open_store
 from spotd.wire import EXIT_FINISHED, EXIT_RELEASED, parse_pin, pin_folder
 from tests.fixtures.waiting import LIMIT_S
 from tests.trainer.hook.rig import Program
-from tests.trainer.rig import AgentEnd
+from tests.trainer.rig import ROOT, AgentEnd
 from trainer.fence import read_head
 
 STAGES = "tests/trainer/hook/stages.py"
@@ -30,12 +32,29 @@ def agent() -> Iterator[AgentEnd]:
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Program:
     """Both stages on one machine that nothing happens to."""
-    program = Program(tmp_path_factory.mktemp("whole"), STAGES)
+    program = undisturbed(tmp_path_factory.mktemp("whole"), ranks=1)
+    with AgentEnd() as agent:
+        program.folder /= "again"
+        assert program.run(1, agent) == EXIT_FINISHED, program.output()
+        finals = [data["step"] for data in agent.of("checkpoint") if data["final"]]
+        assert finals == [2 * STEPS]
+    return program
+
+
+@pytest.fixture(scope="module")
+def of_two(tmp_path_factory: pytest.TempPathFactory) -> Program:
+    """The same on two ranks."""
+    return undisturbed(tmp_path_factory.mktemp("two"), ranks=2)
+
+
+def undisturbed(folder: Path, *, ranks: int) -> Program:
+    program = Program(folder, STAGES, ranks=ranks)
     with AgentEnd() as agent:
         assert program.run(1, agent) == EXIT_FINISHED, program.output()
         assert sorted(agent.losses()) == list(range(1, 2 * STEPS + 1))
-        finals = [data["step"] for data in agent.of("checkpoint") if data["final"]]
-        assert finals == [2 * STEPS]
+        assert agent.of("checkpoint")[-1]["step"] == 2 * STEPS
+        totals = {(data["total_steps"], data.get("at_least")) for data in agent.of("progress")}
+        assert totals == {(STEPS, None), (2 * STEPS, True)}, "no third one is ruled out"
     return program
 
 
@@ -49,8 +68,13 @@ def assert_equal(program: Program, reference: Program) -> None:
         ours, theirs = weights(program, stage), weights(reference, stage)
         assert ours.keys() == theirs.keys()
         assert all(torch.equal(ours[name], theirs[name]) for name in ours), stage
-    last = lambda one: one.output().strip().splitlines()[-1]  # noqa: E731
-    assert last(program) == last(reference), "the same random numbers afterwards"
+    assert drawn(program) == drawn(reference), "the same random numbers afterwards"
+
+
+def drawn(program: Program) -> str:
+    """Return the last line about random numbers."""
+    lines = program.output().splitlines()
+    return [line for line in lines if line.startswith("drawn at the end")][-1]
 
 
 @pytest.mark.behaviour("several trainings in one program (stages, folds)", way="Run")
@@ -156,6 +180,7 @@ def test_a_program_that_begins_with_another_training_fails(tmp_path: Path, agent
     os.kill(process.pid, signal.SIGKILL)
     process.wait(LIMIT_S)
     agent.wait_left()
+    assert all(data["at_least"] for data in agent.of("progress")), "it names its trainings"
     program.arguments = ("--order", "two", "--names", "other")
     assert program.run(2, agent) == 1
     text = "newest checkpoint is of training 'fine', which has not ended, and this program begins"
@@ -181,3 +206,71 @@ def test_a_machine_that_ends_after_the_last_training_is_left_at_the_last_moment(
     assert program.run(2, agent) == EXIT_FINISHED, program.output()
     assert_equal(program, reference)
     assert agent.of("checkpoint")[-1]["final"]
+
+
+@pytest.mark.parametrize("stage", ["one", "two"])
+@pytest.mark.parametrize("notice", [True, False])
+def test_all_ranks_go_on_in_the_training_that_was_interrupted(
+    tmp_path: Path, agent: AgentEnd, of_two: Program, stage: str, notice: bool
+) -> None:
+    hold = tmp_path / "go on"
+    held = ("--hold", stage, "7", str(hold))
+    program = Program(tmp_path / "parts", STAGES, held, ranks=2)
+    program.env = {"SPOTD_EVERY_STEPS": "5"}
+    first = 0 if stage == "one" else STEPS
+    process = program.start(1, agent)
+    agent.wait("checkpoint", lambda data: first + 5 <= data["step"] <= first + 7)
+    if notice:
+        agent.tell(stop=True, reason="the machine goes", deadline_s=120.0)
+        hold.touch()
+        process.wait(LIMIT_S)
+        left_at = agent.wait("released").data["step"]
+        agent.tell(stop=False, deadline_s=None)
+    else:
+        left_at = agent.of("checkpoint")[-1]["step"]
+        for data in agent.of("hello"):
+            os.kill(data["pid"], signal.SIGKILL)
+        process.wait(LIMIT_S)
+        hold.touch()
+    assert first < left_at < first + STEPS
+    agent.wait_left()
+    for file in program.folder.glob("*.pt"):  # on other machines
+        file.unlink()
+    assert program.run(2, agent) == EXIT_FINISHED, program.output()
+    assert_equal(program, of_two)
+    assert [data["step"] for data in agent.of("claimed")] == [0, left_at]
+    assert agent.of("checkpoint")[-1]["step"] == 2 * STEPS
+
+
+def test_ranks_with_trainings_in_another_order_fail_and_name_them(
+    tmp_path: Path, agent: AgentEnd
+) -> None:
+    others = ("--names", "a,b", "--names-of-rank-1", "b,a")
+    program = Program(tmp_path / "parts", STAGES, others, ranks=2)
+    assert program.run(1, agent) == 1
+    assert "training 'a' begins on rank 0, and training 'b' on rank 1" in program.output()
+    assert "create the same trainings in the same order" in program.output()
+    assert not agent.of("checkpoint")
+
+
+@pytest.mark.parametrize(("names", "names_of_rank_1", "rank"), [("a,b", "a", 0), ("a", "a,b", 1)])
+def test_a_training_that_another_rank_does_not_have_fails_and_is_named(
+    tmp_path: Path, agent: AgentEnd, names: str, names_of_rank_1: str, rank: int
+) -> None:
+    """Under torchrun itself, whose processes end with their programs."""
+    program = Program(tmp_path, STAGES)
+    others = ["--names", names, "--names-of-rank-1", names_of_rank_1, "--plain-models"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m"]
+    ended = subprocess.run(
+        [*torchrun, "tests.trainer.hook.program", str(ROOT / STAGES), *others],
+        env=program.environment(1, agent),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert ended.returncode == 1, ended.stderr
+    said = f"training 'b' begins on rank {rank}, and another rank has ended without it"
+    assert said in ended.stderr
+    assert "create the same trainings in the same order" in ended.stderr

@@ -140,7 +140,7 @@ def test_ranks_that_have_something_of_their_own_stay_as_many(options: dict[str, 
 
 def test_a_job_whose_file_says_that_spotd_saves_nothing_is_told_at_once() -> None:
     with pytest.raises(RuntimeError, match=r"\{engine: spotd\}"):
-        Session(lambda: ({}, {}), env={"SPOTD_ENGINE": "none"})
+        Session(dict, dict, env={"SPOTD_ENGINE": "none"})
 
 
 def test_where_there_is_no_saver_it_trains_all_the_same_and_says_so(tmp_path: Path) -> None:

@@ -19,12 +19,14 @@ _LOG = logging.getLogger(__name__)
 _PROC = Path("/proc")
 _SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh", "busybox"})
 # Programs that start the training processes and must not be signalled although they handle signals:
-# torchrun kills its workers after its own grace, and accelerate or mpirun do not pass every signal
-# on. Any other program is known by what it does: see `_only_waits`.
+# torchrun kills its workers after its own grace, accelerate or mpirun do not pass every signal on,
+# and make ends the shell of a recipe but not what that runs. Any other program is known by what it
+# does: see `_only_waits`.
 _LAUNCHERS = frozenset(
     {"torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "horovodrun", "composer"}
     | {"uv", "uvx", "poetry", "conda", "mamba", "micromamba", "pipenv", "hatch", "timeout", "time"}
     | {"tee", "stdbuf", "sudo", "env", "nohup", "numactl", "taskset", "setsid", "srun"}
+    | {"make", "gmake", "ninja", "just", "xargs", "parallel", "nice", "ionice", "chrt"}
 )
 _HELPERS = ("multiprocessing.spawn", "multiprocessing.forkserver", "resource_tracker")
 _BUSIER_S = 0.5  # so much more CPU time than its child's makes a program more than its launcher
@@ -343,18 +345,29 @@ def end_held_shells(root: int) -> None:
 
     A shell that receives SIGTERM before SIGCONT does not run its next line.
     """
-    table = _process_table()
-    children = _by_parent(table)
-    for shell in _shells(root, children):
-        if table[shell.pid].state == _STOPPED and shell.pid not in children:
+    children = _by_parent(_process_table())
+    for shell in _stopped_shells(root):
+        if shell.pid not in children:
             send_signal(shell, signal.SIGTERM)
             send_signal(shell, signal.SIGCONT)
 
 
 def resume_shells(root: int) -> None:
     """Continue the stopped shells below `root`."""
-    for shell in _shells(root, _by_parent(_process_table())):
+    for shell in _stopped_shells(root):
         send_signal(shell, signal.SIGCONT)
+
+
+def _stopped_shells(root: int) -> list[Process]:
+    """Return the stopped shells below `root`, wherever: by now, nothing may tell any more that a
+    program above one only waited for another that it had started."""
+    return [
+        process
+        for process in descendants(root)
+        if (stat := _stat(process.pid)) is not None
+        and stat.state == _STOPPED
+        and _is_shell(_argv(process.pid))
+    ]
 
 
 def _shells(parent: int, children: Mapping[int, list[Process]]) -> Iterator[Process]:

@@ -24,7 +24,7 @@ from transformers.trainer_callback import ExportableState, TrainerCallback, Trai
 from transformers.trainer_utils import TrainOutput
 
 from . import arguments, rng_state
-from .objects import ShardedModel, Stateful, stateful
+from .objects import ShardedModel, Stateful, needs_all_ranks, stateful
 from .passes import Passes
 from .program import Program
 from .session import NextAction, Resumed, Session
@@ -53,7 +53,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
     def __init__(self, trainer: Any, name: str = "") -> None:
         check_arguments(trainer)
         self._trainer, self._name = trainer, name
-        self._program = Program.current()
+        Program.current()
         self._session: Session | None = None
         self._objects: dict[str, Stateful] = {}
         self._best: Any = None  # the best model's state, where the trainer looks for one
@@ -71,7 +71,8 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         self._generator: torch.Generator | None = None  # of the sampler
         self._carried: Tensor | None = None  # the restored sum of losses, until the next step
         self._step_values: dict[str, Any] = {}  # of the last step, for an evaluation repeated
-        self._pending: dict[str, Any] | None = None  # while an evaluation of a step runs
+        self._pending: dict[str, Any] | None = None  # what is still to follow a step
+        self._state_before: dict[str, Any] | None = None  # the trainer's, before an evaluation
         self._ignored_keys: list[str] | None = None  # of the model's output, in evaluations
         self._skips_start = False  # the evaluation at the start was done on another machine
         self._stops_at_once = False  # an evaluation that was repeated ended the training
@@ -96,6 +97,9 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         trainer._load_best_model = self._load_best  # noqa: SLF001
         self._evaluate_and_schedule: Callable[..., Any] = trainer._evaluate  # noqa: SLF001
         trainer._evaluate = self._evaluate_unless_done  # noqa: SLF001
+        handler = trainer.callback_handler
+        handler.on_log = self._beside_step(handler.on_log)
+        handler.on_epoch_end = self._beside_step(handler.on_epoch_end, decides=True)
 
     # --- replacements of the trainer's methods
 
@@ -108,7 +112,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
     ) -> Any:
         """`train`, from where this training stands in the job's newest checkpoint."""
         arguments.check(arguments.HF_TRAIN, {} if trial is None else {"trial": trial})
-        session = self._session = Session(self._collect, name=self._name)
+        session = self._session = Session(self._collect, self._collect_own, name=self._name)
         if not session.ranks.rank:
             arguments.warn(arguments.TRAINING_ARGUMENTS, _given(self._trainer.args))
             self._passes.warn()
@@ -181,23 +185,55 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         self._active_session.idle()
 
     def _evaluate_whole(self, *args: Any, **kwargs: Any) -> Any:
-        """`evaluate`; one that belongs to a step may be interrupted, and is repeated then."""
-        session = self._session
-        if session is None or not self._step_ended or session.evaluating:
-            return self._evaluate(*args, **kwargs)
-        self._pending = {**self._step_values, "save": bool(self._trainer.control.should_save)}
-        session.begin_evaluation()
-        metrics = self._evaluate(*args, **kwargs)
-        session.end_evaluation()
-        self._pending = None
-        return metrics
+        """`evaluate`; one that belongs to a step may be interrupted, and is repeated then.
+
+        Its log and the callbacks that follow it are repeated with it.
+        """
+        if self._step_ended:
+            self._state_before = self._trainer_state()
+        try:
+            return self._beside_step(self._evaluate)(*args, **kwargs)
+        finally:
+            self._state_before = None
+
+    def _beside_step(
+        self, call: Callable[..., Any], *, decides: bool = False
+    ) -> Callable[..., Any]:
+        """Return `call`, during which the counted step can be saved.
+
+        What the trainer is still to do after it follows on the next machine. `decides`: callbacks
+        decide about that in `call` itself.
+        """
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            session = self._session
+            if session is None or not self._step_ended or session.evaluating:
+                return call(*args, **kwargs)
+            self._pending = None if decides else self._to_follow()
+            session.begin_evaluation()
+            result = call(*args, **kwargs)
+            session.end_evaluation()
+            self._pending = None
+            return result
+
+        return run
+
+    def _to_follow(self) -> dict[str, Any]:
+        """Return what the trainer is still to do after the counted step."""
+        control = self._trainer.control
+        return {
+            **self._step_values,
+            "log": bool(control.should_log),
+            "evaluate": bool(control.should_evaluate),
+            "save": bool(control.should_save),
+        }
 
     def _repeat_evaluation(self, resumed: Resumed) -> None:
-        """Evaluate where the machine ended in an evaluation, before the next step."""
+        """Do what was to follow the last step where the machine ended, before the next step."""
         trainer, pending = self._trainer, resumed.shared["pending"]
         control, session = trainer.control, self._active_session
         rng_state.restore(resumed.per_rank["chance"])
-        control.should_log, control.should_evaluate = False, True
+        control.should_log, control.should_evaluate = pending["log"], pending["evaluate"]
         control.should_save = pending["save"]
         self._step_ended = self._epoch_ended = True
         session.resume_step(resumed.per_rank["loss"])
@@ -276,6 +312,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         del args, control
         trainer, resumed = self._trainer, self._resumed
         self._objects = self._stateful({name: kwargs[name] for name in _NAMES})
+        self._active_session.needs_all = needs_all_ranks(self._objects)
         if resumed is not None and resumed.weights is not None:
             load_weights(self._objects, resumed.weights)
             self._resumed = resumed = None
@@ -291,6 +328,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
             # Its means are of the whole training.
             trainer._initial_global_step = self._first_step  # noqa: SLF001
             self._restore_callbacks(resumed)
+            trainer.current_flos = resumed.per_rank["flos"]
             self._rng, self._carried = resumed.per_rank["chance"], resumed.per_rank["tr_loss"]
             self._order = resumed.per_rank["order"]
             if resumed.shared["pending"] is not None:
@@ -375,9 +413,8 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         scaler = getattr(self._trainer.accelerator, "scaler", None)
         return stateful(objects if scaler is None else {**objects, "scaler": scaler})
 
-    def _collect(self) -> tuple[Any, Any]:
-        trainer = self._trainer
-        trainer.store_flos()
+    def _collect(self) -> Any:
+        trainer, session = self._trainer, self._active_session
         shared: dict[str, Any] = {
             name: dict(obj.state_dict()) for name, obj in self._objects.items()
         }
@@ -386,17 +423,21 @@ class Callback(TrainerCallback):  # type: ignore[misc]
             "logged_step": trainer._globalstep_last_logged,  # noqa: SLF001
         }
         shared["best"] = self._best or {}
-        shared["pending"], shared["first_step"] = self._pending, self._first_step
-        shared["limits"], shared["passes"] = self._limits(), self._passes.state()
+        shared["pending"] = self._pending or (self._to_follow() if session.evaluating else None)
+        shared["first_step"], shared["limits"] = self._first_step, self._limits()
+        shared["passes"] = self._passes.state()
         shared["output"] = None if self._output is None else list(self._output)
-        session = self._active_session
-        per_rank = {
+        return {**shared, "trainer": self._state_before or self._trainer_state()}
+
+    def _collect_own(self) -> Any:
+        session, tr_loss = self._active_session, self._tr_loss
+        return {
             "chance": session.rng or rng_state.capture(),
             "loss": session.step_loss,
-            "tr_loss": torch.zeros(()) if self._tr_loss is None else self._tr_loss.detach().cpu(),
+            "tr_loss": torch.zeros(()) if tr_loss is None else tr_loss.detach().cpu(),
             "order": {**self._epoch_order, "now": _state_of(self._generator)},
+            "flos": self._trainer.current_flos,
         }
-        return {**shared, "trainer": self._trainer_state()}, per_rank
 
     def _limits(self) -> dict[str, float]:
         args = self._trainer.args

@@ -7,7 +7,6 @@ Needs lightning 2.5 or 2.6, Python >= 3.10.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +18,7 @@ from lightning.pytorch.strategies import (
     FSDPStrategy,
     ModelParallelStrategy,
 )
-from torch import Tensor, distributed
+from torch import Tensor
 
 from . import arguments, rng_state
 from .checkpoint_files import collect_files, local_callbacks, restore_files
@@ -57,13 +56,12 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
 
     def __init__(self, name: str = "") -> None:
         self._name = name
-        if int(os.environ.get("WORLD_SIZE", "1")) == 1 or distributed.is_initialized():
-            Program.current()  # else Lightning sets up torch.distributed, in `fit`
         self._session: Session | None = None
         self._resumed: Resumed | None = None
         self._ended = False  # in an earlier run of the program
         self._rng: Any = None  # to be restored before the next batch
         self._rng_before: Any = None  # before the newest validation
+        self._metrics_before: dict[str, Any] = {}  # that were logged before it
         self._trainer: Any = None
         self._loss: float | None = None
         self._first_step = self._global_step = 0  # of the trainer: at the begin, and now
@@ -75,9 +73,13 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
         self._waiting_since_s = 0.0  # end of the last batch or validation
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Come first: other callbacks' `on_fit_start` is for a state that is restored."""
+        """Connect, now that Lightning has set up torch.distributed, if it does, and come first.
+
+        Other callbacks' `on_fit_start` is for a state that is restored.
+        """
         del pl_module
         if stage == "fit":
+            Program.current()
             others = [one for one in trainer.callbacks if one is not self]
             trainer.callbacks = [self, *others]
 
@@ -86,7 +88,7 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
         check_arguments(trainer, ranks=Program.current().ranks.size)
         self._wrap(trainer)
         self._has_ended = self._is_swapped = self._continues_epoch = False
-        self._session = Session(self._collect, name=self._name)
+        self._session = Session(self._collect, self._collect_own, name=self._name)
         self._name, self._rng = "", None
         self._step_ended = self._repeats_validation = False
         self._resumed = resumed = self._session.begin()
@@ -193,6 +195,8 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
         """A validation belongs to the batch before it."""
         del pl_module
         if self._session is not None and trainer.validating and self._step_ended:
+            # Afterwards, to read them may compute means over all ranks.
+            self._metrics_before = dict(trainer.callback_metrics)
             self._session.begin_evaluation(rng=self._rng_before)
 
     def on_validation_epoch_start(self, trainer: Any, pl_module: Any) -> None:
@@ -289,7 +293,7 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
         assert self._session is not None  # noqa: S101 - since on_fit_start
         return self._session
 
-    def _collect(self) -> tuple[Any, Any]:
+    def _collect(self) -> Any:
         trainer = self._trainer
         if self._is_swapped:  # the program ends with this save
             self._swap(trainer.lightning_module)
@@ -297,16 +301,19 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
         checkpoint = connector.dump_checkpoint(weights_only=False)
         for name in _LEFT_OUT:
             checkpoint.pop(name, None)
-        session = self._active_session
-        shared = {
+        evaluating = self._active_session.evaluating
+        return {
             _STATE: checkpoint,
-            _METRICS: dict(trainer.callback_metrics),
-            _PENDING: {"validation": session.evaluating},
+            _METRICS: self._metrics_before if evaluating else dict(trainer.callback_metrics),
+            _PENDING: {"validation": evaluating},
             _FILES: collect_files(trainer, ended=self._has_ended),
             _BEGIN: {"step": self._first_step},
             _LIMITS: _limits_of(trainer),
         }
-        return shared, {"chance": session.rng or rng_state.capture(), "loss": session.step_loss}
+
+    def _collect_own(self) -> Any:
+        session = self._active_session
+        return {"chance": session.rng or rng_state.capture(), "loss": session.step_loss}
 
 
 def check_arguments(trainer: Any, *, ranks: int) -> None:

@@ -48,6 +48,11 @@ def stateful(objects: Mapping[str, Any]) -> dict[str, Stateful]:
     return states
 
 
+def needs_all_ranks(states: Mapping[str, Stateful]) -> bool:
+    """Whether all ranks must call `state_dict` for one of them to have the state."""
+    return any(isinstance(obj, ShardedModel | ShardedOptimizer) for obj in states.values())
+
+
 def is_sharded(tensors: Iterable[Tensor]) -> bool:
     return any(type(getattr(obj, "data", obj)).__name__ == "DTensor" for obj in tensors)
 

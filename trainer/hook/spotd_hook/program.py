@@ -48,7 +48,9 @@ from .tensor_copy import pin
 Load = Callable[[FoundCheckpoint, memoryview], None]
 
 RELEASE_S = 3.0  # to release HEAD and to disconnect
+GUARD_TIMEOUT_S = 30 * 86_400.0  # a rank may hold Python's lock for long
 SAVER_S = 2.0  # for our own saver to end; important saves were waited for before
+BETWEEN_TRAININGS = -2  # a place; those of trainings count from 0
 ENGINE = "spotd"
 _UNREADABLE = "the checkpoint cannot be read yet"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
@@ -79,7 +81,16 @@ class Place:
 
 
 class Leaving(Protocol):
-    """A training that can be saved from another thread."""
+    """A training that can be saved from another thread; see `deadline_guard.Guarded`."""
+
+    @property
+    def place(self) -> int:
+        """The place at which this rank could be saved now."""
+        ...
+
+    def prepare(self, place: int, *, still: bool) -> bool:
+        """Whether this rank can be saved as it was at `place`."""
+        ...
 
     def leave(self) -> int:
         """Save if that fits, and release HEAD; return the exit code."""
@@ -108,6 +119,7 @@ class Program:
             )
         self.managed = bool(env.get("SPOTD_SOCKET") or env.get("SPOTD_STORE_URL"))
         self.job, self.ranks, self.stop = Job.from_env(env), Ranks.join(env), StopRequests()
+        self.guard_ranks = Ranks.join(env, timeout_s=GUARD_TIMEOUT_S)
         if threading.current_thread() is threading.main_thread():
             self.stop.install()
         self.link = AgentClient.connect(env, self.ranks.rank)
@@ -133,10 +145,12 @@ class Program:
             )
         self.save: Callable[..., bool] = lambda *_args, **_labels: False  # of the active training
         self.session: Leaving | None = None  # of the active training
-        self.guard = DeadlineGuard(self)
+        several = self.ranks.size > 1
+        self.guard = DeadlineGuard(self, rows=self.guard_ranks.rows if several else None)
         self.ended: list[EndedTraining] = []
         self.step = 0  # of the job, when the newest training began or ended
         self._names: list[str] = []  # of all trainings, in the order of creation
+        self._has_named = False  # the program itself names a training
         self._active = self._failed = ""  # names of trainings
         self._newest: FoundCheckpoint | None = None  # that is still to be continued from
         self._reported_claim: tuple[int, str] | None = None
@@ -194,7 +208,13 @@ class Program:
                 "own, the same in every run of the program"
             )
         self._names.append(chosen)
+        self._has_named = self._has_named or bool(name)
         return chosen
+
+    @property
+    def may_train_again(self) -> bool:
+        """Whether trainings may follow the newest: the program has several, or names them."""
+        return self._has_named or len(self._names) > 1
 
     def begin_training(self, name: str, config: Mapping[str, Any], load: Load) -> Place | int:
         """On rank 0: restore the training, and return its place, or the exit code if it must not
@@ -244,6 +264,7 @@ class Program:
 
     def fail_training(self, name: str) -> None:
         """Record that a training has ended with an error: no other may follow it."""
+        self.guard.stand_aside()
         self._active, self._failed = "", name
 
     def _check_order(self, name: str) -> None:
@@ -345,15 +366,24 @@ class Program:
         return remaining_s
 
     def needed_s(self) -> float:
-        """Seconds that saving and releasing HEAD take; 0 where one rank cannot save alone."""
-        if self.session is None:
-            return RELEASE_S
-        return self.planner.last_save_s() if self.ranks.size == 1 else 0.0
+        """Seconds that saving and releasing HEAD take."""
+        return RELEASE_S if self.session is None else self.planner.last_save_s()
+
+    def place(self) -> int:
+        """The place at which this rank could be saved now; between two trainings nothing is."""
+        return BETWEEN_TRAININGS if self.session is None else self.session.place
+
+    def prepare(self, place: int, *, still: bool) -> bool:
+        """Whether this rank can be saved as it was at `place`."""
+        session = self.session
+        if session is None:
+            return still and place == BETWEEN_TRAININGS
+        return session.prepare(place, still=still)
 
     def leave(self, *, saves: bool) -> int:
         """Save if there is a training that can be saved here, release HEAD, and disconnect."""
         code = EXIT_RELEASED
-        if saves and self.session is not None and self.ranks.size == 1:
+        if saves and self.session is not None:
             code = self.session.leave()
         elif self.head_ownership is not None and self._claimed:
             code = self.head_ownership.release()

@@ -19,8 +19,8 @@ class Progress:
     saves, `data_s` the part of it spent waiting for data, if measured, and `save_s` the time that
     saves delayed training; the latter two are of this rank. `ranks_s` is the mean time per step of
     each rank's own work, if there are several. `steps` is the length of the whole run, 0 where it
-    is not known; a report has it as `total_steps`. A `disabled` one, for ranks other than 0, does
-    nothing.
+    is not known; a report has it as `total_steps`, and says `at_least` if more may follow. A
+    `disabled` one, for ranks other than 0, does nothing.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Progress:
     ) -> None:
         self._report, self._print_line = report, print_line
         self._every_s, self.steps, self._disabled = every_s, steps, disabled
-        self._per_node = per_node
+        self._per_node, self.at_least = per_node, False
         self._monotonic, self._clock_us = monotonic, clock_us
         self._losses: list[float | None] = []
         self._from_step = self._first_at_us = self._tokens = 0
@@ -90,6 +90,8 @@ class Progress:
         self._reported_at_s = self._monotonic()
         steps = len(self._losses)
         extra: dict[str, Any] = {"total_steps": self.steps} if self.steps else {}
+        if self.at_least:
+            extra["at_least"] = True
         if self._ranks_s:
             times = [round(total / steps, 6) for total in self._ranks_s]
             extra |= {"ranks_s": times, "ranks_per_node": self._per_node}

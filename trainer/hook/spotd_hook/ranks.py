@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -18,6 +18,8 @@ from torch import Tensor, distributed
 
 from .job import Job
 from .layout import lay_out, read_tensors, stage
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.002, 0.05  # between two looks at whether all ranks answered
 
 
 def local_world_size() -> int:
@@ -37,18 +39,18 @@ class Ranks:
     _pending: tuple[Any, Tensor] | None = field(default=None, init=False)
 
     @classmethod
-    def join(cls, env: Mapping[str, str] = os.environ) -> Ranks:
-        """Return the ranks that torch.distributed was set up for.
+    def join(cls, env: Mapping[str, str] = os.environ, *, timeout_s: float | None = None) -> Ranks:
+        """Return the ranks that torch.distributed was set up for, with a group of their own.
 
-        A collective waits for other ranks as long as the job says. Raises RuntimeError if torchrun
-        started several processes and torch.distributed is not initialized.
+        A collective waits for other ranks as long as the job says, or for `timeout_s`. Raises
+        RuntimeError if torchrun started several processes and torch.distributed is not initialized.
         """
         local_rank = int(env.get("LOCAL_RANK", "0"))
         if distributed.is_available() and distributed.is_initialized():
             size = distributed.get_world_size()
             group = None
             if size > 1:
-                timeout = timedelta(seconds=Job.from_env(env).peer_timeout_s)
+                timeout = timedelta(seconds=timeout_s or Job.from_env(env).peer_timeout_s)
                 group = distributed.new_group(backend="gloo", timeout=timeout)
             return cls(distributed.get_rank(), local_rank, size, group)
         if int(env.get("WORLD_SIZE", "1")) > 1:
@@ -84,6 +86,31 @@ class Ranks:
         self._pending = None
         work.wait()
         return [float(value) for value in values.tolist()]
+
+    def totals(self, numbers: Sequence[float]) -> list[float]:
+        """Return the sums of the ranks' `numbers` on every rank."""
+        return (self.exchange(numbers) or self.finish_exchange() or []) if numbers else []
+
+    def rows(
+        self, numbers: Sequence[float], gives_up: Callable[[float], bool]
+    ) -> list[list[float]] | None:
+        """Return each rank's `numbers` on every rank; None once `gives_up(seconds)` says so.
+
+        It waits in Python alone, so that a thread that does this can end with the program. Raises
+        RuntimeError if another rank has ended.
+        """
+        if self.size == 1:
+            return [list(numbers)]
+        own = torch.tensor(numbers, dtype=torch.float64)
+        gathered = [torch.zeros_like(own) for _ in range(self.size)]
+        work = distributed.all_gather(gathered, own, group=self._group, async_op=True)
+        pause_s = FIRST_PAUSE_S
+        while not work.is_completed():
+            if gives_up(pause_s):
+                return None
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        work.wait()  # raises its error
+        return [[float(value) for value in row.tolist()] for row in gathered]
 
     def broadcast(self, value: Any) -> Any:
         """Return rank 0's value (any JSON value) on every rank."""

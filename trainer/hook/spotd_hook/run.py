@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from . import rng_state
-from .objects import stateful
+from .objects import needs_all_ranks, stateful
 from .session import NextAction, Resumed, Session
 from .weights import load_weights
 
@@ -67,7 +67,10 @@ class Run:
         self._losses: tuple[float | Tensor | None, int] = (None, 0)
         self._resumed: Resumed | None = None
         self._untouched = False  # the step has begun, and nothing has changed
-        self._session = Session(self._collect, name=name, config=config, any_ranks=any_ranks)
+        self._session = Session(
+            self._collect, self._collect_own, name=name, config=config, any_ranks=any_ranks
+        )
+        self._session.needs_all = needs_all_ranks(self._objects)
 
     def __enter__(self) -> Run:
         """Wait until HEAD may be claimed, and restore what training changes."""
@@ -132,7 +135,7 @@ class Run:
                 began_s = time.monotonic()
                 first, self._untouched = self._untouched, False
                 if first:  # of the step: nothing has changed since the last one
-                    self._session.idle()
+                    self._session.idle(keeps=not self._per_rank_objects)
                 try:
                     batch = next(iterator)
                 except StopIteration:
@@ -155,6 +158,7 @@ class Run:
 
         For what may take long at the end of a step: an evaluation, a generation of samples. If the
         machine ends meanwhile, the step is saved and the program ended; the block is not repeated.
+        All ranks enter the block, also those that have nothing to do in it.
         """
         self._session.idle(ahead=self._loss_of_step)
         try:
@@ -183,10 +187,12 @@ class Run:
             case NextAction.SAVE:
                 self._session.save()
 
-    def _collect(self) -> tuple[Any, Any]:
+    def _collect(self) -> Any:
+        return {name: one.state_dict() for name, one in self._objects.items()}
+
+    def _collect_own(self) -> Any:
         per_rank = {name: one.state_dict() for name, one in self._per_rank_objects.items()}
-        per_rank["chance"] = self._session.rng or rng_state.capture()
-        return {name: one.state_dict() for name, one in self._objects.items()}, per_rank
+        return {**per_rank, "chance": self._session.rng or rng_state.capture()}
 
     def _restore(self, resumed: Resumed) -> None:
         """Raises ValueError for the checkpoint of another program."""

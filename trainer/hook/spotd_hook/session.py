@@ -20,15 +20,21 @@ from torch import Tensor
 from . import rng_state
 from .constants import EXIT_ERROR, EXIT_FENCED, EXIT_FINISHED, EXIT_RELEASED
 from .deadline import Action
+from .deadline_guard import NOWHERE
 from .engine import FoundCheckpoint
 from .head_ownership import FINAL_GRACE_S
 from .layout import lay_out, read_tensors, stage
 from .memory_check import IMPORTED
-from .program import Place, Program
+from .program import Place, Program, TrainingOrderError
 from .progress import Progress
+from .ranks import Ranks
 from .state_tree import flatten_state, unflatten_state
 from .tensor_copy import blocking_copy_for
 
+SAME_TRAININGS = (
+    "all ranks of a program create the same trainings in the same order; give each a name that is "
+    "the same on all ranks, Run(name=...)"
+)
 _FIXED_VALUES = 5  # before the planner's values: loss, stop, fenced, due, save requested
 
 
@@ -57,19 +63,34 @@ class Resumed:
     ended: bool = False
 
 
+@dataclass(frozen=True)
+class _OwnState:
+    """A rank's own state, flattened, and its losses that are not reported yet, by step."""
+
+    state: tuple[Any, dict[str, Tensor]]
+    losses: Mapping[int, float]
+
+    def copy(self) -> _OwnState:
+        """Return it with tensors of its own."""
+        tree, tensors = self.state
+        copies = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+        return _OwnState((tree, copies), self.losses)
+
+
 class Session:
     """One training of one rank.
 
-    `collect()` returns the state common to all ranks and this rank's own; all ranks call it at the
-    same time, and rank 0's common state is saved. `name` tells the program's trainings apart; by
-    default it is the number in the order of creation. A checkpoint made with another `config` is
-    refused. The first one of a program is to be created in the main thread. Raises RuntimeError,
-    ValueError, OSError if nothing could be saved.
+    `collect()` returns the state common to all ranks, of which rank 0's is saved; all ranks call it
+    at the same time. `collect_own()` returns this rank's own. `name` tells the program's trainings
+    apart; by default it is the number in the order of creation. A checkpoint made with another
+    `config` is refused. The first one of a program is to be created in the main thread. Raises
+    RuntimeError, ValueError, OSError if nothing could be saved.
     """
 
     def __init__(
         self,
-        collect: Callable[[], tuple[Any, Any]],
+        collect: Callable[[], Any],
+        collect_own: Callable[[], Any],
         *,
         name: str = "",
         config: Mapping[str, Any] | None = None,
@@ -78,7 +99,8 @@ class Session:
     ) -> None:
         self.program = program = Program.current(env)
         self.name = program.name_training(name)
-        self._collect, self._config = collect, dict(config or {})
+        self._collect, self._collect_own = collect, collect_own
+        self._config = dict(config or {})
         self._any_ranks = any_ranks
         self.ranks, self.stop, self.link = program.ranks, program.stop, program.link
         self.step = self._saved_step = 0  # of this training
@@ -98,6 +120,10 @@ class Session:
         self.evaluating = False
         self.rng: dict[str, Any] | None = None  # while idle: the random generators' state
         self._ahead: Callable[[], tuple[float | None, int]] | None = None
+        self.needs_all = False  # collecting the state of one rank takes work of the others
+        self._place = NOWHERE
+        self._kept: dict[int, _OwnState] = {}  # of a rank other than 0, by place
+        self._kept_own: _OwnState | None = None  # the one to be saved
 
     # --- start
 
@@ -111,6 +137,7 @@ class Session:
         program.report_ready()
         self.busy()
         program.save, program.session = self._save_collected, self
+        self._agree_on_name()
         outcome: Place | int = EXIT_ERROR
         tensors: dict[str, Tensor] = {}
 
@@ -137,13 +164,36 @@ class Session:
         self.reset_timers()
         return resumed
 
+    def _agree_on_name(self) -> None:
+        """Raise TrainingOrderError, on all ranks, unless all begin the same training."""
+        rank = self.ranks.rank
+        try:
+            everyone = self.ranks.gather(self.name, {})
+            names = self.ranks.broadcast([name for name, _ in everyone])
+        except RuntimeError as error:  # raised by torch's backends
+            raise TrainingOrderError(
+                f"training {self.name!r} begins on rank {rank}, and another rank has ended without "
+                f"it: {SAME_TRAININGS} ({error})"
+            ) from error
+        other = next((at for at, name in enumerate(names) if name != names[0]), None)
+        if other is not None:
+            self.ranks.maximum(other)  # each knows it before the first ends
+            raise TrainingOrderError(
+                f"training {names[0]!r} begins on rank 0, and training {names[other]!r} on rank "
+                f"{other}: {SAME_TRAININGS}"
+            )
+
     def reset_timers(self) -> None:
         """Start the times of the next step and of the next save now."""
         self._saved_at_s = self._stepped_at_s = time.monotonic()
 
     def expect_steps(self, total: int) -> None:
-        """Set the number of steps of this training; 0 if it is not known."""
+        """Set the number of steps of this training; 0 if it is not known.
+
+        It is the job's total only if the program has no other training.
+        """
         self.progress.steps = self._first_step + total if total else 0
+        self.progress.at_least = self.program.may_train_again
 
     def _print_begin(self, resumed: Resumed | None) -> None:
         program = self.program
@@ -229,19 +279,40 @@ class Session:
         *,
         ahead: Callable[[], tuple[float | None, int]] | None = None,
         rng: dict[str, Any] | None = None,
+        keeps: bool = True,
     ) -> None:
         """From now on nothing changes that is saved, until `busy`: it may be saved at any moment.
 
         With `ahead` the step is done and not counted yet; it returns the step's loss and tokens.
+        A rank other than 0 `keeps` its own state, for it may begin the next step and then wait for
+        rank 0, which is idle still.
         """
         self._ahead = ahead
         self.rng = rng or rng_state.capture()
+        step = self._job_step + (ahead is not None)
+        self._place = 2 * step - (ahead is not None or self.evaluating)
+        if self.ranks.rank and keeps:
+            newest = [*self._kept.items()][-1:]
+            self._kept = {**dict(newest), self._place: self._own_state().copy()}
         self.program.guard.idle()
 
     def busy(self) -> None:
         """From now on it changes."""
         self.program.guard.busy()
+        self._place = NOWHERE
         self.rng, self._ahead = None, None
+
+    @property
+    def place(self) -> int:
+        """The place at which this rank could be saved now; of two to a step, the odd one is before
+        the decision after it.
+        """
+        return NOWHERE if self.needs_all and self.ranks.size > 1 else self._place
+
+    def prepare(self, place: int, *, still: bool) -> bool:
+        """Whether this rank can be saved as it was at `place`; see `deadline_guard.Guarded`."""
+        self._kept_own = self._kept.get(place)
+        return self._kept_own is not None or (still and self._place == place)
 
     def begin_evaluation(self, rng: dict[str, Any] | None = None) -> None:
         """An evaluation begins that belongs to the counted step. All ranks call it.
@@ -266,8 +337,8 @@ class Session:
 
     def end_evaluation(self) -> None:
         """The evaluation has ended. All ranks call it."""
+        self.ranks.finish_exchange()  # another rank may still evaluate: nothing changes here
         self.busy()
-        self.ranks.finish_exchange()
         self.evaluating = False
         self._stepped_at_s = time.monotonic()
 
@@ -316,20 +387,40 @@ class Session:
         self.program.exit(code)
 
     def leave(self) -> int:
-        """Save if that fits, and release HEAD, from another thread; return the exit code."""
+        """Save if that fits, and release HEAD, from a thread of each rank; return the exit code.
+
+        The main threads may be anywhere, and their group with them.
+        """
+        ranks, own = self.program.guard_ranks, self._kept_own or self._own_state()
         if self._ahead is not None:
             self.count_step(*self._ahead())
-        for step in sorted(self._losses) if not self.evaluating else ():
-            self._report_step(self._losses[step][0] or 0.0)
-        code = self._save_and_release()
+        sums = ranks.totals([value for _, value in sorted(own.losses.items())])
+        for value in sums if not ranks.rank else ():
+            self._report_step(value / ranks.size)
+        self.progress.flush()
+        self._gather_state(ranks, own.state, None if ranks.rank else self._collect())
+        code = ranks.broadcast_exit_code(self._release_saved())
         self.program.planner.wait_for_agent()
         return code
+
+    def _own_state(self) -> _OwnState:
+        losses = {} if self.evaluating else {step: one[0] for step, one in self._losses.items()}
+        if self._ahead is not None:
+            losses[self._job_step + 1] = self._ahead()[0]
+        unknown = math.nan
+        return _OwnState(
+            flatten_state(self._collect_own(), f"rank{self.ranks.rank}"),
+            {step: unknown if loss is None else loss for step, loss in losses.items()},
+        )
 
     def _save_and_release(self) -> int:
         self._finish_exchange()
         plan = self.program.planner.plan
         if plan is None or plan.action not in (Action.FINISH, Action.RELEASE):
             self._collect_state()
+        return self._release_saved()
+
+    def _release_saved(self) -> int:
         if self.program.head_ownership is None:
             return EXIT_RELEASED
         return self.program.head_ownership.save_and_release(self._job_step)
@@ -382,8 +473,10 @@ class Session:
 
     def _collect_state(self) -> None:
         """Collect the state of all ranks on rank 0."""
-        shared, per_rank = self._collect()
-        everyone = self.ranks.gather(*flatten_state(per_rank, f"rank{self.ranks.rank}"))
+        self._gather_state(self.ranks, self._own_state().state, self._collect())
+
+    def _gather_state(self, ranks: Ranks, own: tuple[Any, dict[str, Tensor]], shared: Any) -> None:
+        everyone = ranks.gather(*own)
         if self.program.checkpointer is None:
             return
         tree, tensors = _flatten_objects(shared)

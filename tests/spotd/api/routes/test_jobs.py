@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from spotd.api_client.wording import progress_pairs
 from spotd.base.errors import ExitCode, UserError
 from spotd.domain.events import Event
 from spotd.domain.job import Desired
@@ -356,6 +357,15 @@ def test_progress_is_that_of_the_record(rig: Rig, client: PathClient) -> None:
     # 2,000 steps in the 6,270 s since its first one, the hand-over included.
     assert progress["steps_per_s"] == pytest.approx(2000 / 6270, rel=1e-3)
     assert progress["eta"] > shown["created_at"]
+    rig.say(node, 31, "progress", from_step=2001, to_step=2100, losses=[], tokens=1, busy_s=1.0,
+            first_at_us=rig.ago(25), last_at_us=rig.ago(20), total_steps=6000,
+            at_least=True)  # fmt: skip
+    progress = client.get(f"/v1/jobs/{job_id}")["progress"]
+    assert (progress["total_steps"], progress["share"], progress["eta"]) == (None, None, None)
+    assert progress["at_least_steps"] == 6000
+    shown_pairs = dict(progress_pairs(progress))
+    assert shown_pairs["progress"] == "of at least 6,000 steps"
+    assert shown_pairs["ends in"].startswith("unknown: its program may train on")
     rig.finish(job_id, 5, Outcome.SUCCEEDED, "done")
     ended = client.get(f"/v1/jobs/{job_id}")["progress"]
     assert (ended["eta"], ended["unknown"]) == (None, "it has ended")

@@ -200,6 +200,18 @@ def test_a_program_that_always_exits_with_a_code_of_ours_fails_and_blames_no_pla
     assert refusal_of(by_id(after, ran)) is None, "nobody's machine is avoided for it"
 
 
+@pytest.mark.parametrize(("code", "ends"), [(75, False), (76, False), (1, True), (137, True)])
+def test_a_program_that_says_to_try_again_is_tried_again_before_its_first_step_too(
+    code: int, ends: bool
+) -> None:
+    """75 and 76 say so; the next machine would see any other mistake at its start again."""
+    ran = node(R, exit_code=code, exited_at_us=NOW, first_step_at_us=0)
+    job = {"first_step_at_us": 0, "spec": spec(max_restarts_on_errors=1)}
+    after, _ = settle(view(ran, job=job))
+    assert after.job.backoff.failures == 1
+    assert bool(after.job.end.stop_text) == ends
+
+
 def test_a_code_of_ours_that_the_user_has_listed_is_retried_without_a_charge() -> None:
     ran = node(R, exit_code=76, exited_at_us=NOW)
     listed = {"first_step_at_us": 1, "spec": spec(recover_on_exit_codes=(76,))}
