@@ -130,8 +130,9 @@ class Machine:
             if self.process.poll() != EXIT_FINISHED:
                 raise RunError(f"it ended before {preemption.at}: {self._describe()}")
             return  # what is left of the training does not come to this place
-        if preemption.saved and preemption.step > self.every > 0:
-            self.agent.wait("checkpoint", lambda data: data["step"] > 0)
+        begun = self.agent.wait("claimed").data["step"]
+        if preemption.saved and preemption.step > begun + self.every:
+            self.agent.wait("checkpoint", lambda data: data["step"] > begun)
         if preemption.notice:
             self._give_notice(preemption.notice)
             code = self.process.wait(LIMIT_S)

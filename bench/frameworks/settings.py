@@ -185,6 +185,7 @@ def _lightning(draw: Random, seed: int) -> dict[str, Any]:
         "batch": batch,
         "rows": batch * batches,
         "workers": draw.choice((0, 0, 2)),
+        "noise": draw.choice((0.0, 0.1)),
         "loader": "stateful",
         "optimizer": draw.choice(("adamw", "sgd", "amsgrad", "rmsprop")),
         "rate": draw.choice((0.02, 0.1)),

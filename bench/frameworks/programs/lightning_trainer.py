@@ -73,7 +73,7 @@ class Model(pl.LightningModule):
 
 
 def loader_of(settings: dict[str, Any]) -> Any:
-    rows = Rows(settings["rows"], 0.0)
+    rows = Rows(settings["rows"], settings["noise"])
     if settings["loader"] == "plain":
         return torch.utils.data.DataLoader(rows, batch_size=settings["batch"], shuffle=True)
     from torchdata.stateful_dataloader import StatefulDataLoader

@@ -92,7 +92,8 @@ class Rows(torch.utils.data.Dataset[Tensor]):
         return len(self.rows)
 
     def __getitem__(self, index: int) -> Tensor:
-        return self.rows[index] + self.noise * torch.randn(FEATURES)
+        row = self.rows[index]
+        return row + self.noise * torch.randn(FEATURES) if self.noise else row
 
 
 def optimizer_of(settings: dict[str, Any], model: nn.Module) -> torch.optim.Optimizer:

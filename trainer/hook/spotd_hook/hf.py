@@ -62,6 +62,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         self._waiting_since_s = 0.0  # end of the last step and of work after it
         self._resumed: Resumed | None = None
         self._rng: Any = None  # to be restored before the next step
+        self._epoch_rng: Any = None  # before the order of the epoch was drawn
         self._carried: Tensor | None = None  # the restored sum of losses, until the next step
         self._step_values: dict[str, Any] = {}  # of the last step, for an evaluation repeated
         self._pending: dict[str, Any] | None = None  # while an evaluation of a step runs
@@ -83,6 +84,8 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         trainer._load_best_model = self._load_best  # noqa: SLF001
         self._evaluate: Callable[..., Any] = trainer.evaluate
         trainer.evaluate = self._evaluate_whole
+        self._evaluate_in_training: Callable[..., Any] = trainer._evaluate  # noqa: SLF001
+        trainer._evaluate = self._evaluate_unless_resumed  # noqa: SLF001
 
     # --- replacements of the trainer's methods
 
@@ -91,6 +94,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         session = self._session = Session(self._collect, name=self._name)
         self._name, self._best, self._output = "", None, None
         self._step_ended, self._stops_at_once, self._carried = False, False, None
+        self._epoch_rng = None
         try:
             self._resumed = session.begin()
             if self._resumed is not None and self._resumed.ended:
@@ -162,6 +166,12 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         self._pending = None
         return metrics
 
+    def _evaluate_unless_resumed(self, *args: Any, **kwargs: Any) -> Any:
+        """`_evaluate`; the one before the first step (`eval_on_start`) is not done again."""
+        if kwargs.get("skip_scheduler") and self._trainer.state.global_step:
+            return {}
+        return self._evaluate_in_training(*args, **kwargs)
+
     def _repeat_evaluation(self, resumed: Resumed) -> None:
         """Evaluate where the machine ended in an evaluation, before the next step."""
         trainer, pending = self._trainer, resumed.shared["pending"]
@@ -226,6 +236,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
             trainer._initial_global_step = 0  # noqa: SLF001 - its means are of the whole training
             self._restore_callbacks(resumed)
             self._rng, self._carried = resumed.per_rank["chance"], sums["tr_loss"]
+            self._epoch_rng = resumed.per_rank.get("epoch_chance")
             if resumed.shared["pending"] is not None:
                 self._repeat_evaluation(resumed)
         self._resumed = None
@@ -233,11 +244,14 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         self._start_wait()
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The order of an epoch is drawn after this."""
+        """The order of an epoch is drawn after this, by some samplers from these generators."""
         del args, control, kwargs
         self._epoch_ended = False
         if not (state.epoch or 0) % 1:
             self._restore_rng()
+        elif self._epoch_rng is not None:
+            rng_state.restore(self._epoch_rng)
+        self._epoch_rng = rng_state.capture()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Within an epoch, its order was drawn again and its first batches were skipped by now.
@@ -312,7 +326,11 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         shared["pending"] = self._pending
         shared["output"] = None if self._output is None else list(self._output)
         session = self._active_session
-        per_rank = {"chance": session.rng or rng_state.capture(), "loss": session.step_loss}
+        per_rank = {
+            "chance": session.rng or rng_state.capture(),
+            "epoch_chance": self._epoch_rng,
+            "loss": session.step_loss,
+        }
         return {**shared, "trainer": self._trainer_state()}, per_rank
 
     def _restore_results(self, resumed: Resumed) -> TrainOutput:

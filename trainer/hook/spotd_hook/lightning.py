@@ -80,14 +80,20 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
             self._step_ended = self._repeats_validation
 
     def _wrap(self, trainer: Any) -> None:
-        """Replace the ends of a batch and of an epoch in Lightning's loops.
+        """Replace the ends of a batch and of an epoch in Lightning's loops, and a batch's begin.
 
-        There is no event after a batch's validation and schedulers.
+        There is no event after a batch's validation and schedulers, and none before it is loaded.
         """
         if trainer is self._trainer:
             return
         self._trainer, loop = trainer, trainer.fit_loop
         end_batch, end_epoch = loop.epoch_loop.on_advance_end, loop.on_advance_end
+        advance = loop.epoch_loop.advance
+
+        def begin_batch(data_fetcher: Any) -> None:
+            if not self._repeats_validation:
+                self._restore_rng()  # a dataset may draw from it
+            advance(data_fetcher)
 
         def on_batch_end(data_fetcher: Any) -> None:
             batches = loop.epoch_loop
@@ -111,6 +117,7 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
             self._complete_batch()
 
         loop.epoch_loop.on_advance_end, loop.on_advance_end = on_batch_end, on_epoch_end
+        loop.epoch_loop.advance = begin_batch
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         del pl_module
@@ -132,7 +139,6 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
         del trainer, pl_module, batch, batch_idx
         self._active_session.busy()
         self._active_session.progress.add_data_wait(time.monotonic() - self._waiting_since_s)
-        self._restore_rng()
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
