@@ -164,7 +164,7 @@ def _trl(draw: Random, seed: int, trainer: str) -> dict[str, Any]:
 
 def _lightning(draw: Random, seed: int) -> dict[str, Any]:
     batch = draw.choice((2, 4))
-    batches = draw.randint(6, 9)
+    batches, workers = draw.randint(6, 9), draw.choice((0, 0, 2))
     arguments: dict[str, Any] = {
         "accumulate_grad_batches": draw.choice((1, 1, 2)),
         "gradient_clip_val": draw.choice((None, 1.0)),
@@ -184,8 +184,8 @@ def _lightning(draw: Random, seed: int) -> dict[str, Any]:
         "seed": seed,
         "batch": batch,
         "rows": batch * batches,
-        "workers": draw.choice((0, 0, 2)),
-        "noise": draw.choice((0.0, 0.1)),
+        "workers": workers,
+        "noise": 0.0 if workers else draw.choice((0.0, 0.1)),
         "loader": "stateful",
         "optimizer": draw.choice(("adamw", "sgd", "amsgrad", "rmsprop")),
         "rate": draw.choice((0.02, 0.1)),

@@ -48,10 +48,12 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
         self._ended = False  # in an earlier run of the program
         self._rng: Any = None  # to be restored before the next batch
         self._rng_before: Any = None  # before the newest validation
+        self._epoch_rng: Any = None  # before the order of the resumed epoch is drawn
         self._trainer: Any = None
         self._loss: float | None = None
         self._step_ended = False  # what belongs to it, as a validation, may follow
         self._repeats_validation = False  # the machine ended in the middle of it
+        self._sanity_steps = 0  # of the trainer, while they are left out
         self._waiting_since_s = 0.0  # end of the last batch or validation
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
@@ -78,6 +80,8 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
             self._rng, self._loss = resumed.per_rank["chance"], resumed.per_rank["loss"]
             self._repeats_validation = resumed.shared[_PENDING]["validation"]
             self._step_ended = self._repeats_validation
+            # It would set back the progress of the validation.
+            self._sanity_steps, trainer.num_sanity_val_steps = trainer.num_sanity_val_steps, 0
 
     def _wrap(self, trainer: Any) -> None:
         """Replace the ends of a batch and of an epoch in Lightning's loops, and a batch's begin.
@@ -93,7 +97,16 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
         def begin_batch(data_fetcher: Any) -> None:
             if not self._repeats_validation:
                 self._restore_rng()  # a dataset may draw from it
-            advance(data_fetcher)
+            rng, self._epoch_rng = self._epoch_rng, None
+            try:
+                advance(data_fetcher)
+            except StopIteration:
+                if rng is None or data_fetcher.fetched:
+                    raise
+                # The loader's state was that of its end: its next iterator is the epoch's.
+                rng_state.restore(rng)
+                iter(data_fetcher)
+                advance(data_fetcher)
 
         def on_batch_end(data_fetcher: Any) -> None:
             batches = loop.epoch_loop
@@ -123,11 +136,14 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
         del pl_module
         session = self._active_session
         session.stop.install()  # Lightning replaced the handlers
+        trainer.num_sanity_val_steps += self._sanity_steps
+        self._sanity_steps = 0
         session.expect_steps(_total_steps(trainer))
         if self._ended:
             trainer.should_stop = True
         elif self._resumed is not None and _epoch_is_whole(trainer):
             _begin_epoch(trainer)
+            self._epoch_rng = self._rng
             self._restore_rng()  # before the epoch's order is drawn
         self._resumed = None
         session.reset_timers()
