@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -60,14 +61,22 @@ class Loop:
         )
 
     def batches(self) -> Iterator[Tensor]:
-        """Yield the batches that are still to come, epoch after epoch."""
+        """Return the batches that are still to come, epoch after epoch.
+
+        accelerate makes a loader's iterator, which draws random numbers, with its first batch.
+        Where an epoch goes on, that comes before the first step.
+        """
         epoch, begun = divmod(self.run.done * self.settings["accumulation"], len(self.loader))
         self.loader.set_epoch(epoch)
-        yield from self.accelerator.skip_first_batches(self.loader, begun)
+        rest = iter(self.accelerator.skip_first_batches(self.loader, begun))
+        first = [next(rest)] if begun else []
+        return itertools.chain(first, rest, self.later_batches(epoch + 1))
+
+    def later_batches(self, epoch: int) -> Iterator[Tensor]:
         while True:
-            epoch += 1
             self.loader.set_epoch(epoch)
             yield from self.loader
+            epoch += 1
 
     def train(self) -> None:
         settings, run = self.settings, self.run
