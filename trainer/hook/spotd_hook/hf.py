@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers.trainer
 from torch import Tensor
 from transformers.trainer_callback import ExportableState, TrainerCallback, TrainerState
 from transformers.trainer_utils import TrainOutput
@@ -48,6 +49,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
 
     def __init__(self, trainer: Any, name: str = "") -> None:
         _check_arguments(trainer.args)
+        _keep_epoch_of_skipped()
         self._trainer, self._name = trainer, name
         self._program = Program.current()
         self._session: Session | None = None
@@ -63,9 +65,10 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         self._resumed: Resumed | None = None
         self._rng: Any = None  # to be restored before the next step
         self._epoch_rng: Any = None  # before the order of the epoch was drawn
-        self._carried: Tensor | None = None  # the restored sum of losses, until the next step
+        self._carried: Tensor | None = None  # the restored sum of losses, until the next loss
         self._step_values: dict[str, Any] = {}  # of the last step, for an evaluation repeated
         self._pending: dict[str, Any] | None = None  # while an evaluation of a step runs
+        self._means: dict[str, Any] | None = None  # before that evaluation
         self._stops_at_once = False  # an evaluation that was repeated ended the training
         self._wrap()
 
@@ -117,6 +120,9 @@ class Callback(TrainerCallback):  # type: ignore[misc]
     def _training_step_with_loss(self, *args: Any, **kwargs: Any) -> Tensor:
         loss = self._training_step(*args, **kwargs)
         self._loss = self._loss + loss.detach()
+        carried = self._carried
+        if carried is not None and torch.isfinite(loss):  # else the trainer leaves the loss out
+            loss, self._carried = loss + carried.to(loss.device), None
         return loss
 
     def _load_unless_resumed(self, *args: Any, **kwargs: Any) -> Any:
@@ -133,7 +139,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         """
         if self._stops_at_once:
             return
-        if self._carried is not None:  # the first step since the resume
+        if self._carried is not None:  # no loss since the resume could be added to it
             tr_loss += self._carried.to(tr_loss.device)
             self._carried = None
         self._tr_loss = tr_loss
@@ -160,10 +166,11 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         if session is None or not self._step_ended or session.evaluating:
             return self._evaluate(*args, **kwargs)
         self._pending = {**self._step_values, "save": bool(self._trainer.control.should_save)}
+        self._means = _means_of(self._trainer)
         session.begin_evaluation()
         metrics = self._evaluate(*args, **kwargs)
         session.end_evaluation()
-        self._pending = None
+        self._pending = self._means = None
         return metrics
 
     def _evaluate_unless_resumed(self, *args: Any, **kwargs: Any) -> Any:
@@ -235,6 +242,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
             trainer._globalstep_last_logged = sums["logged_step"]  # noqa: SLF001
             trainer._initial_global_step = 0  # noqa: SLF001 - its means are of the whole training
             self._restore_callbacks(resumed)
+            _restore_means(trainer, resumed.shared.get("means"))
             self._rng, self._carried = resumed.per_rank["chance"], sums["tr_loss"]
             self._epoch_rng = resumed.per_rank.get("epoch_chance")
             if resumed.shared["pending"] is not None:
@@ -322,6 +330,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
             "total_loss": trainer._total_loss_scalar,  # noqa: SLF001
             "logged_step": trainer._globalstep_last_logged,  # noqa: SLF001
         }
+        shared["means"] = self._means or _means_of(trainer)
         shared["best"] = self._best or {}
         shared["pending"] = self._pending
         shared["output"] = None if self._output is None else list(self._output)
@@ -395,6 +404,44 @@ def _check_arguments(args: Any) -> None:
             "trainer's own checkpoints, which spotd_hook.hf.Callback replaces: use "
             'hub_strategy="end"'
         )
+
+
+def _keep_epoch_of_skipped() -> None:
+    """Have a loader whose first batches are skipped stay in its epoch.
+
+    accelerate before 1.15 draws the order of the first epoch for it, and transformers 4 does not
+    correct that.
+    """
+    skip = transformers.trainer.skip_first_batches
+
+    def skip_first_batches(dataloader: Any, num_batches: int = 0) -> Any:
+        skipped = skip(dataloader, num_batches)
+        if hasattr(skipped, "iteration"):
+            skipped.iteration = getattr(dataloader, "iteration", skipped.iteration)
+        return skipped
+
+    if not hasattr(skip, "__wrapped__"):
+        skip_first_batches.__wrapped__ = skip  # type: ignore[attr-defined]
+        transformers.trainer.skip_first_batches = skip_first_batches
+
+
+def _means_of(trainer: Any) -> dict[str, Any] | None:
+    """Return what TRL's trainers have collected for their next log, and their count of tokens."""
+    metrics = getattr(trainer, "_metrics", None)
+    if not isinstance(metrics, dict):
+        return None
+    lists = {
+        mode: {name: list(values) for name, values in by_name.items()}
+        for mode, by_name in metrics.items()
+    }
+    return {"metrics": lists, "tokens": getattr(trainer, "_total_train_tokens", 0)}
+
+
+def _restore_means(trainer: Any, saved: dict[str, Any] | None) -> None:
+    if saved is not None:
+        for mode, lists in saved["metrics"].items():
+            trainer._metrics[mode].update(lists)  # noqa: SLF001
+        trainer._total_train_tokens = saved["tokens"]  # noqa: SLF001
 
 
 def _copied(state: Any) -> dict[str, Any]:
