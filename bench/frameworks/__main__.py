@@ -54,7 +54,7 @@ def play(
                 Random(f"{framework.settings} {seed} {kind}"),
                 kind,
                 places,
-                every=settings["every"],
+                every=settings["every"] or settings["save_steps"],
                 directory=framework.directory,
             )
             outcome = compared(runner, path, folder / kind, whole, ends)
@@ -86,7 +86,13 @@ def compared(
         found |= {"differs": differs, "first": first}
         if differs:
             found["first"] = "\n".join(
-                [first, *(next(differences(one, whole.get(one), parts.get(one)), "") for one in differs[1:])]
+                [
+                    first,
+                    *(
+                        next(differences(one, whole.get(one), parts.get(one)), "")
+                        for one in differs[1:]
+                    ),
+                ]
             )
     return {**found, "took_s": round(time.monotonic() - began_s, 1)}
 
@@ -100,9 +106,7 @@ def describe(outcome: Outcome) -> str:
     return f"{head}: NOT EQUAL: {what}"
 
 
-def play_all(
-    framework: Framework, given: argparse.Namespace, book: Book
-) -> None:
+def play_all(framework: Framework, given: argparse.Namespace, book: Book) -> None:
     python = python_of(framework, given.environments)
     version = version_of(framework, python)
     with running(Runner(framework, python, fresh=given.fresh)) as runner:
@@ -118,9 +122,7 @@ def play_all(
                 play(runner, version, seed, kinds, book)
             except RunError as error:
                 for kind in kinds:
-                    book.add(
-                        Outcome(framework.name, version, kind, seed, (), failed=str(error))
-                    )
+                    book.add(Outcome(framework.name, version, kind, seed, (), failed=str(error)))
                 print(f"{framework.name} seed {seed}: {error}", flush=True)
 
 

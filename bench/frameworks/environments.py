@@ -71,14 +71,15 @@ FRAMEWORKS = (
         "lightning",
     ),
     Framework(
-        "accelerate", ("accelerate<2",), "accelerate_loop", "accelerate", ("accelerate",), "accelerate"
+        "accelerate",
+        ("accelerate<2",),
+        "accelerate_loop",
+        "accelerate",
+        ("accelerate",),
+        "accelerate",
     ),
-    Framework(
-        "trl-sft", ("trl<2",), "trl_trainer", "trl_sft", _TRL, "trl", "trl"
-    ),
-    Framework(
-        "trl-dpo", ("trl<2",), "trl_trainer", "trl_dpo", _TRL, "trl", "trl"
-    ),
+    Framework("trl-sft", ("trl<2",), "trl_trainer", "trl_sft", _TRL, "trl", "trl"),
+    Framework("trl-dpo", ("trl<2",), "trl_trainer", "trl_dpo", _TRL, "trl", "trl"),
     Framework(
         "deepspeed",
         ("deepspeed",),

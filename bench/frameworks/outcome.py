@@ -120,7 +120,7 @@ def rows(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
                     "equal": equal,
                     "share": equal / len(runs),
                     "unequal": [
-                        {"seed": one.seed, "differs": one.differs or (one.failed[:100],)}
+                        {"seed": one.seed, "differs": one.differs or (f"failed: {one.failed}",)}
                         for one in sorted(runs, key=lambda run: run.seed)
                         if not one.equal
                     ],
@@ -134,7 +134,10 @@ def table(outcomes: Sequence[Outcome]) -> Iterator[str]:
     yield "| framework | version | notice | runs | equal | share | not equal |"
     yield "|---|---|---|---|---|---|---|"
     for row in rows(outcomes):
-        unequal = "; ".join(f"seed {one['seed']}: {', '.join(one['differs'])}" for one in row["unequal"])
+        unequal = "; ".join(
+            f"seed {one['seed']}: {', '.join(' '.join(name.split())[:80] for name in one['differs'])}"
+            for one in row["unequal"]
+        )
         notice = "yes" if row["kind"] == KINDS[0] else "no"
         cells = (row["framework"], row["version"], notice, row["runs"], row["equal"])
         yield f"| {' | '.join(map(str, cells))} | {row['share']:.0%} | {unequal} |"

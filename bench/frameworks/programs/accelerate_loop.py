@@ -68,7 +68,9 @@ class Loop:
         """
         epoch, begun = divmod(self.run.done * self.settings["accumulation"], len(self.loader))
         self.loader.set_epoch(epoch)
-        rest = iter(self.accelerator.skip_first_batches(self.loader, begun))
+        going_on = self.accelerator.skip_first_batches(self.loader, begun)
+        going_on.set_epoch(epoch)  # accelerate before 1.15 forgets it
+        rest = iter(going_on)
         first = [next(rest)] if begun else []
         return itertools.chain(first, rest, self.later_batches(epoch + 1))
 

@@ -15,7 +15,13 @@ import torch
 from torch import nn
 
 from bench.frameworks.programs.loop import FEATURES, scheduler_of
-from bench.frameworks.programs.place import digest, reach, read_arguments, write_result
+from bench.frameworks.programs.place import (
+    digest,
+    digest_optimizer,
+    reach,
+    read_arguments,
+    write_result,
+)
 
 FOLDER = "checkpoints"
 
@@ -25,9 +31,7 @@ class Training:
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.settings = settings
-        model = nn.Sequential(
-            nn.Linear(FEATURES, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 1)
-        )
+        model = nn.Sequential(nn.Linear(FEATURES, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 1))
         optimizer = torch.optim.AdamW(model.parameters(), lr=settings["rate"])
         self.engine, self.optimizer, _, self.scheduler = deepspeed.initialize(
             model=model,
@@ -98,15 +102,17 @@ def main() -> None:
     settings, _ = read_arguments()
     os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
     torch.manual_seed(settings["seed"])
-    torch.distributed.init_process_group("gloo", init_method=f"file://{Path('meet').absolute()}")
+    meet = f"file://{Path('meet').absolute()}"
+    torch.distributed.init_process_group("gloo", init_method=meet, rank=0, world_size=1)
     training = Training(settings)
     training.resume()
     training.train()
+    optimizer = training.engine.optimizer  # DeepSpeed's own, around the program's
     write_result(
         {
             **training.seen,
             "weights": digest(training.engine.module.state_dict()),
-            "optimizer": repr(training.optimizer.param_groups[0]["lr"]),
+            "optimizer": digest_optimizer(getattr(optimizer, "optimizer", optimizer)),
         }
     )
 

@@ -26,7 +26,11 @@ class Model(pl.LightningModule):
         super().__init__()
         self.settings = settings
         self.layers = nn.Sequential(
-            nn.Linear(FEATURES, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 1)
+            nn.Linear(FEATURES, 16),
+            nn.BatchNorm1d(16),
+            nn.ReLU(),
+            nn.Dropout(0.2),
+            nn.Linear(16, 1),
         )
         self.seen: dict[str, list[Any]] = {"losses": [], "evaluations": [], "rates": []}
 

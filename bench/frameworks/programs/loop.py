@@ -159,7 +159,11 @@ class Loop:
     def __init__(self, settings: dict[str, Any], *, plain: bool) -> None:
         self.settings, self.book = settings, Book()
         self.model = nn.Sequential(
-            nn.Linear(FEATURES, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 1)
+            nn.Linear(FEATURES, 16),
+            nn.BatchNorm1d(16),
+            nn.ReLU(),
+            nn.Dropout(0.2),
+            nn.Linear(16, 1),
         )
         self.optimizer = optimizer_of(settings, self.model)
         self.scheduler = scheduler_of(settings, self.optimizer)

@@ -80,7 +80,11 @@ def digest_optimizer(optimizer: torch.optim.Optimizer) -> str:
     """Return a digest of an optimizer's state, by the number of its parameters."""
     state = optimizer.state_dict()["state"]
     return digest(
-        {f"{number}.{name}": one for number, values in state.items() for name, one in values.items()}
+        {
+            f"{number}.{name}": one
+            for number, values in state.items()
+            for name, one in values.items()
+        }
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import (
     EarlyStoppingCallback,
@@ -61,9 +62,13 @@ def arguments_of(kind: Any, settings: dict[str, Any]) -> Any:
     known = {field.name for field in fields(kind)}
     if given.pop("group_by_length", False):
         by_length = "group_by_length" in known
-        name, value = ("group_by_length", True) if by_length else (
-            "train_sampling_strategy",
-            "group_by_length",
+        name, value = (
+            ("group_by_length", True)
+            if by_length
+            else (
+                "train_sampling_strategy",
+                "group_by_length",
+            )
         )
         given[name] = value
     if unknown := given.keys() - known:
@@ -79,9 +84,8 @@ def result_of(trainer: Any, output: Any) -> dict[str, Any]:
     ]
     state = trainer.state
     best = state.best_model_checkpoint if trainer.args.load_best_model_at_end else None
-    returned = None
-    if best:
-        returned = digest(type(trainer.model).from_pretrained(best).state_dict())
+    files = sorted(Path(best).glob("*.safetensors")) if best else []
+    returned = [[file.name, digest(load_file(file))] for file in files]
     metrics = {
         name: one
         for name, one in output.metrics.items()
@@ -111,8 +115,10 @@ def train(trainer: Any, *, plain: bool) -> dict[str, Any]:
 
 def accuracy(prediction: Any) -> dict[str, float]:
     """Return the share of tokens that were guessed."""
-    logits = prediction.predictions[0] if isinstance(prediction.predictions, tuple) else (
-        prediction.predictions
+    logits = (
+        prediction.predictions[0]
+        if isinstance(prediction.predictions, tuple)
+        else (prediction.predictions)
     )
     guessed = logits.argmax(-1)[:, :-1] == prediction.label_ids[:, 1:]
     return {"accuracy": float(guessed.mean())}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -57,6 +58,8 @@ def main() -> None:
         more["peft_config"] = LoraConfig(
             r=4, lora_dropout=0.1, target_modules=["c_attn"], fan_in_fan_out=True
         )
+    elif kind == "dpo":
+        more["ref_model"] = copy.deepcopy(model)
     trainers: dict[str, tuple[Any, Any]] = {
         "sft": (SFTTrainer, SFTConfig),
         "dpo": (DPOTrainer, DPOConfig),

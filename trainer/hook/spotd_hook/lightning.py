@@ -16,6 +16,7 @@ from lightning.pytorch import callbacks
 from torch import Tensor
 
 from . import rng_state
+from .lightning_means import EpochMeans
 from .objects import stateful
 from .program import Program
 from .session import NextAction, Resumed, Session
@@ -23,7 +24,7 @@ from .weights import load_weights
 
 # The program itself sets these.
 _LEFT_OUT = ("hparams_name", "hyper_parameters", "datamodule_hparams_name")
-_STATE, _METRICS, _PENDING = "lightning", "metrics", "pending"
+_STATE, _METRICS, _MEANS, _PENDING = "lightning", "metrics", "means", "pending"
 
 
 class Callback(callbacks.Callback):  # type: ignore[misc]
@@ -50,6 +51,7 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
         self._rng_before: Any = None  # before the newest validation
         self._epoch_rng: Any = None  # before the order of the resumed epoch is drawn
         self._trainer: Any = None
+        self._means: EpochMeans  # of its fit loop
         self._loss: float | None = None
         self._step_ended = False  # what belongs to it, as a validation, may follow
         self._repeats_validation = False  # the machine ended in the middle of it
@@ -63,6 +65,7 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
         self._session = Session(self._collect, name=self._name)
         self._name, self._rng = "", None
         self._step_ended = self._repeats_validation = False
+        self._means.restore({})
         self._resumed = resumed = self._session.begin()
         self._ended = resumed is not None and resumed.ended
         if resumed is not None and resumed.weights is not None:
@@ -77,6 +80,8 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
             # Schedulers ask for what was logged at the last validation.
             logged = trainer._logger_connector._callback_metrics  # noqa: SLF001
             logged.update(resumed.shared[_METRICS])
+            if not self._ended:
+                self._means.restore(resumed.shared.get(_MEANS, {}))
             self._rng, self._loss = resumed.per_rank["chance"], resumed.per_rank["loss"]
             self._repeats_validation = resumed.shared[_PENDING]["validation"]
             self._step_ended = self._repeats_validation
@@ -91,6 +96,7 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
         if trainer is self._trainer:
             return
         self._trainer, loop = trainer, trainer.fit_loop
+        self._means = means = EpochMeans(loop)
         end_batch, end_epoch = loop.epoch_loop.on_advance_end, loop.on_advance_end
         advance = loop.epoch_loop.advance
 
@@ -107,6 +113,7 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
                 rng_state.restore(rng)
                 iter(data_fetcher)
                 advance(data_fetcher)
+            means.merge()
 
         def on_batch_end(data_fetcher: Any) -> None:
             batches = loop.epoch_loop
@@ -126,7 +133,9 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
         def on_epoch_end() -> None:
             # Else schedulers are left out at the end of an epoch that was interrupted.
             loop._restarting = False  # noqa: SLF001
+            inserted = means.insert()
             end_epoch()
+            means.remove(inserted)
             self._complete_batch()
 
         loop.epoch_loop.on_advance_end, loop.on_advance_end = on_batch_end, on_epoch_end
@@ -143,6 +152,7 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
             trainer.should_stop = True
         elif self._resumed is not None and _epoch_is_whole(trainer):
             _begin_epoch(trainer)
+            self._means.restore({})
             self._epoch_rng = self._rng
             self._restore_rng()  # before the epoch's order is drawn
         self._resumed = None
@@ -233,6 +243,7 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
         shared = {
             _STATE: checkpoint,
             _METRICS: dict(self._trainer.callback_metrics),
+            _MEANS: self._means.collect(),
             _PENDING: {"validation": session.evaluating},
         }
         return shared, {"chance": session.rng or rng_state.capture(), "loss": session.step_loss}
