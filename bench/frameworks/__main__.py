@@ -5,11 +5,11 @@
     python -m bench.frameworks --list
 
 Each seed draws a small program: its model, optimizer, schedule, evaluations, and the framework's
-options. It runs once without spotd and undisturbed, and then on machines that are taken away, with a
-notice and without one: in a step, in an evaluation, at the end of an epoch, or right after a save
-has begun. Losses, evaluations, learning rates, the log, the final weights and the best model that is
-returned have to be equal, bit for bit. Versions are installed from the package index the first time,
-into virtual environments below --environments. Ends with 1 if a run was not equal.
+options. It runs once without spotd and undisturbed, and then on machines that are taken away, with
+a notice and without one: in a step, in an evaluation, at the end of an epoch, or right after a save
+has begun. Losses, evaluations, learning rates, the log, the final weights and the best model that
+is returned have to be equal, bit for bit. Versions are installed from the package index the first
+time, into virtual environments below --environments. Ends with 1 if a run was not equal.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from bench.frameworks.environments import (
     version_of,
 )
 from bench.frameworks.machine import RunError, Runner, run_alone, run_preempted, running
-from bench.frameworks.outcome import Book, Outcome, compare, differences, digest, table
+from bench.frameworks.outcome import Book, Outcome, compare, digest, table
 from bench.frameworks.preemptions import KINDS, Preemption, draw_preemptions
 from bench.frameworks.settings import draw_settings
 
@@ -79,21 +79,10 @@ def compared(
     except (RunError, AssertionError) as error:
         found["failed"] = str(error)
     else:
-        differs, first = compare(whole, parts)
+        found["differs"], found["first"] = compare(whole, parts)
         if repeated := sorted(step for step, values in losses.items() if len(values) > 1):
-            differs = (*differs, "repeated steps")
-            first = first or f"other losses when they were repeated: steps {repeated}"
-        found |= {"differs": differs, "first": first}
-        if differs:
-            found["first"] = "\n".join(
-                [
-                    first,
-                    *(
-                        next(differences(one, whole.get(one), parts.get(one)), "")
-                        for one in differs[1:]
-                    ),
-                ]
-            )
+            found["differs"] += ("repeated steps",)
+            found["first"] += f"\nsteps with other losses when they were repeated: {repeated}"
     return {**found, "took_s": round(time.monotonic() - began_s, 1)}
 
 

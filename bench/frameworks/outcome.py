@@ -38,12 +38,11 @@ class Outcome:
 
 
 def compare(whole: Mapping[str, Any], parts: Mapping[str, Any]) -> tuple[tuple[str, ...], str]:
-    """Return the names of what differs, and the first difference as text."""
+    """Return the names of what differs, and the first difference in each as text."""
     names = sorted(whole.keys() | parts.keys())
     differs = tuple(name for name in names if _text(whole.get(name)) != _text(parts.get(name)))
-    if not differs:
-        return (), ""
-    return differs, next(differences(differs[0], whole.get(differs[0]), parts.get(differs[0])))
+    firsts = (next(differences(name, whole.get(name), parts.get(name))) for name in differs)
+    return differs, "\n".join(firsts)
 
 
 def differences(where: str, whole: Any, parts: Any) -> Iterator[str]:
@@ -135,7 +134,7 @@ def table(outcomes: Sequence[Outcome]) -> Iterator[str]:
     yield "|---|---|---|---|---|---|---|"
     for row in rows(outcomes):
         unequal = "; ".join(
-            f"seed {one['seed']}: {', '.join(' '.join(name.split())[:80] for name in one['differs'])}"
+            f"seed {one['seed']}: {' '.join(', '.join(one['differs']).split())[:200]}"
             for one in row["unequal"]
         )
         notice = "yes" if row["kind"] == KINDS[0] else "no"
