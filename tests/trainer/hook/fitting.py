@@ -5,7 +5,8 @@
 
 Writes what `fit()` left to result-N.json. `--shuffle` takes torch's own loader, which keeps no
 state; else the loader does. One that `--ends` has a last state from which it has no more batches,
-and draws its rows from the program's generators. With `--plain` it runs without spotd. Not a test itself.
+and draws its rows from the program's generators. With `--plain` it runs without spotd. Not a test
+itself.
 """
 
 from __future__ import annotations

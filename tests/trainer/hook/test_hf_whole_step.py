@@ -131,6 +131,7 @@ def test_a_run_that_was_interrupted_keeps_what_a_whole_one_keeps(
         pytest.param(PLATEAU, (), "evaluation 12", id="an evaluation"),
         pytest.param(EPOCHS, (), "evaluation 10", id="an epoch's evaluation"),
         pytest.param(BEST, ("--patience", "3"), "evaluation 12", id="with early stopping"),
+        pytest.param({**BEST, "max_steps": 13}, (), "evaluation 13", id="that of the last step"),
         pytest.param(PLATEAU, (), "data 13", id="a wait for data"),
     ],
 )

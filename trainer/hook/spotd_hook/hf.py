@@ -201,8 +201,10 @@ class Callback(TrainerCallback):  # type: ignore[misc]
             learning_rate=pending["learning_rate"],
         )
         self._rng, self._carried = rng_state.capture(), tr_loss
-        if trainer.control.should_training_stop:
-            self._stops_at_once = True
+        state = trainer.state
+        if trainer.control.should_training_stop or state.global_step >= state.max_steps:
+            self._stops_at_once, self._carried = True, None
+            trainer._total_loss_scalar += tr_loss.item()  # noqa: SLF001 - as at the end of training
             trainer.get_batch_samples = lambda *_: ([], None)
 
     def _on_trainer_save(self, *_: Any) -> None:
