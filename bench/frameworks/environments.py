@@ -29,7 +29,7 @@ class Framework:
     name: str
     packages: tuple[str, ...]
     program: str
-    settings: str  # the name in bench/frameworks/settings.py
+    settings: str  # the name in bench/frameworks/options.py
     modules: tuple[str, ...] = ()
     shown: str = ""  # the package whose version is told
     environment: str = ""  # shared with others; by default its name

@@ -15,7 +15,7 @@ from bench.frameworks.environments import BY_NAME, FRAMEWORKS
 from bench.frameworks.machine import Runner, running
 from bench.frameworks.outcome import Book, Outcome, compare, rows, table
 from bench.frameworks.preemptions import KINDS, LATE, SIGTERM, draw_preemptions
-from bench.frameworks.settings import draw_settings
+from bench.frameworks.options import draw_settings
 
 PLACES = [f"{place} {step} 1" for step in range(20) for place in ("step", "evaluation")]
 EQUAL = Outcome("loop", "torch 2", "notice", 1, ("step 9 1, stop",))
@@ -54,8 +54,7 @@ def test_each_seed_draws_the_same_again() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_machines_end_at_places_that_the_whole_run_came_to(kind: str) -> None:
     drawn = [
-        draw_preemptions(Random(seed), kind, PLACES, every=4, directory=False)
-        for seed in range(60)
+        draw_preemptions(Random(seed), kind, PLACES, every=4, directory=False) for seed in range(60)
     ]
     first = [ends[0] for ends in drawn]
     assert all(3 <= one.step < 19 and one.at in PLACES for one in first)

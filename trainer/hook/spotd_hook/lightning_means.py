@@ -1,4 +1,4 @@
-"""What Lightning's `self.log(..., on_epoch=True)` has collected of the epoch under way.
+"""The values that Lightning's `self.log(..., on_epoch=True)` has collected in this epoch.
 
 Lightning's own checkpoints have nothing of it: after a resume its means of an epoch are of the
 batches since then. Metrics of torchmetrics are left out; only the program knows their states.
