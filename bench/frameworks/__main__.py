@@ -34,9 +34,9 @@ from bench.frameworks.environments import (
     version_of,
 )
 from bench.frameworks.machine import RunError, Runner, run_alone, run_preempted, running
+from bench.frameworks.options import draw_settings
 from bench.frameworks.outcome import Book, Outcome, compare, digest, table
 from bench.frameworks.preemptions import KINDS, Preemption, draw_preemptions
-from bench.frameworks.options import draw_settings
 
 
 def play(

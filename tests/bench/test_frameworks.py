@@ -13,9 +13,9 @@ import pytest
 from bench.frameworks.__main__ import play
 from bench.frameworks.environments import BY_NAME, FRAMEWORKS
 from bench.frameworks.machine import Runner, running
+from bench.frameworks.options import draw_settings
 from bench.frameworks.outcome import Book, Outcome, compare, rows, table
 from bench.frameworks.preemptions import KINDS, LATE, SIGTERM, draw_preemptions
-from bench.frameworks.options import draw_settings
 
 PLACES = [f"{place} {step} 1" for step in range(20) for place in ("step", "evaluation")]
 EQUAL = Outcome("loop", "torch 2", "notice", 1, ("step 9 1, stop",))
@@ -89,9 +89,9 @@ def test_a_row_counts_what_is_not_equal_or_failed() -> None:
     ]
     first, second = rows(runs)
     assert (first["runs"], first["equal"], second["share"]) == (3, 1, 1.0)
+    unequal = "seed 2: weights; seed 3: failed: it failed: exit code 1"
     assert list(table(runs))[2:] == [
-        "| loop | torch 2 | yes | 3 | 1 | 33% | seed 2: weights; seed 3: failed: it failed: "
-        "exit code 1 |",
+        f"| loop | torch 2 | yes | 3 | 1 | 33% | {unequal} |",
         "| loop | torch 2 | no | 1 | 1 | 100% |  |",
     ]
 

@@ -16,7 +16,7 @@ from lightning.pytorch import callbacks
 from torch import Tensor
 
 from . import rng_state
-from .lightning_means import EpochMeans
+from .epoch_means import EpochMeans
 from .objects import stateful
 from .program import Program
 from .session import NextAction, Resumed, Session
