@@ -1,10 +1,12 @@
 """A small model with Lightning's Trainer and whatever arguments of it a test gives.
 
-    fitting.py '{"max_epochs": 3, ...}' [--callbacks '[["Timer", {...}]]'] [--fits N] [--plain]
+    fitting.py '{"max_epochs": 3, ...}' [--callbacks '[["Timer", {...}]]'] [--shuffle | --ends] ...
+    fitting.py ... --plain
 
 Writes what `fit()` left to result-N.json, with the files of ModelCheckpoint. `--shuffle` takes
-torch's own loader, which keeps no state; else the loader does. With `--plain` it runs without
-spotd. Not a test itself.
+torch's own loader, which keeps no state; else the loader does. One that `--ends` has a last state
+from which it has no more batches, and draws its rows from the program's generators. With `--plain`
+it runs without spotd. Not a test itself.
 """
 
 from __future__ import annotations
@@ -52,6 +54,27 @@ class Rows:
         self.at = state["at"]
 
 
+class Ending(Rows):
+    """As torchdata's loader with workers: the state of an epoch's end yields an empty one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.restored = False
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        self.at, self.restored = self.at if self.restored else 0, False
+        return self._rest()
+
+    def _rest(self) -> Iterator[torch.Tensor]:
+        while self.at < BATCHES:
+            self.at += 1
+            yield torch.randn(4, 8)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.restored = True
+
+
 class Model(pl.LightningModule):
     """Its learning rate is set by the validation's loss."""
 
@@ -64,7 +87,11 @@ class Model(pl.LightningModule):
         self.losses: list[float] = []  # of the validation under way
 
     def training_step(self, rows: torch.Tensor) -> torch.Tensor:
-        return nn.functional.mse_loss(self.layers(rows), rows.square().sum(dim=1, keepdim=True))
+        loss = nn.functional.mse_loss(self.layers(rows), rows.square().sum(dim=1, keepdim=True))
+        if self.trainer.training:
+            self.log("mean", loss, on_step=False, on_epoch=True)
+            self.log("highest", loss, on_step=False, on_epoch=True, reduce_fx="max")
+        return loss
 
     def validation_step(self, rows: torch.Tensor) -> None:
         hold("evaluation", self.trainer.global_step)
@@ -183,7 +210,7 @@ def fit(arguments: argparse.Namespace, number: int) -> None:
     trainer = pl.Trainer(callbacks=made, **settings)
     model = Model()
     Model.fit = number
-    loader: Any = Rows()
+    loader: Any = Ending() if arguments.ends else Rows()
     if arguments.shuffle:
         rows = [torch.randn(8, generator=torch.Generator().manual_seed(n)) for n in range(40)]
         loader = torch.utils.data.DataLoader(rows, batch_size=4, shuffle=True)
@@ -201,6 +228,7 @@ def fit(arguments: argparse.Namespace, number: int) -> None:
     result = {
         "weights": digest(model.state_dict()),
         "validations": model.seen,
+        "means": {name: float(trainer.callback_metrics[name]) for name in ("mean", "highest")},
         "rate": optimizer.param_groups[0]["lr"],
         "global_step": trainer.global_step,
         "epoch": trainer.current_epoch,
@@ -226,6 +254,7 @@ def main() -> None:
     parser.add_argument("--shuffle", action="store_true")
     parser.add_argument("--callbacks", default="[]")
     parser.add_argument("--ckpt-path")
+    parser.add_argument("--ends", action="store_true")
     parser.add_argument("--patience", type=int, default=0)
     parser.add_argument("--fits", type=int, default=1)
     parser.add_argument("--plain", action="store_true")

@@ -68,6 +68,9 @@ BEST = {
     "load_best_model_at_end": True,
     "learning_rate": 0.3,
 }
+LENGTHS = {"max_steps": 20, "train_sampling_strategy": "group_by_length"}
+AT_START = {"max_steps": 12, "eval_strategy": "steps", "eval_steps": 4, "eval_on_start": True}
+SUMS = {"max_steps": 12, "gradient_accumulation_steps": 3, "logging_steps": 12}
 
 
 @pytest.mark.behaviour(
@@ -87,6 +90,9 @@ BEST = {
 @pytest.mark.parametrize(
     ("settings", "more", "left_at"),
     [
+        pytest.param(LENGTHS, (), 15, id="an order that is drawn from the program's generators"),
+        pytest.param(AT_START, (), 6, id="the evaluation before the first step"),
+        pytest.param(SUMS, (), 7, id="the sum of the losses of several batches a step"),
         pytest.param(PLATEAU, (), 12, id="an evaluation that sets the learning rate"),
         pytest.param(PLATEAU, (), 13, id="in the middle of what is logged"),
         pytest.param(EPOCHS, (), 10, id="the evaluation at the end of an epoch"),
@@ -143,6 +149,7 @@ def test_a_run_that_was_interrupted_keeps_what_a_whole_one_keeps(
         pytest.param(PLATEAU, (), "evaluation 12", id="an evaluation"),
         pytest.param(EPOCHS, (), "evaluation 10", id="an epoch's evaluation"),
         pytest.param(BEST, ("--patience", "3"), "evaluation 12", id="with early stopping"),
+        pytest.param({**BEST, "max_steps": 13}, (), "evaluation 13", id="that of the last step"),
         pytest.param(PLATEAU, (), "data 13", id="a wait for data"),
     ],
 )
@@ -213,3 +220,48 @@ def test_an_argument_that_cannot_be_honoured_is_refused_by_name(tmp_path: Path) 
     assert "ValueError: auto_find_batch_size does not work with spotd_hook" in program.output()
     assert "leave it out, and give the per_device_train_batch_size that fits" in program.output()
     assert not results(program)
+
+
+def test_a_loader_whose_first_batches_are_skipped_stays_in_its_epoch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """accelerate before 1.15 makes a new loader for that, which begins with the first epoch."""
+    import transformers.trainer
+
+    from trainer.hook.spotd_hook import hf
+
+    class Loader:
+        iteration = 0
+
+    def skip(dataloader: Loader, num_batches: int = 0) -> Loader:
+        return Loader()
+
+    monkeypatch.setattr(transformers.trainer, "skip_first_batches", skip)
+    for _ in range(2):  # as for two trainers
+        hf._keep_epoch_of_skipped()
+    loader = Loader()
+    loader.iteration = 3
+    assert transformers.trainer.skip_first_batches(loader, 5).iteration == 3
+    assert transformers.trainer.skip_first_batches.__wrapped__ is skip
+
+
+def test_what_trl_collects_for_its_next_log_is_restored() -> None:
+    from collections import defaultdict
+    from types import SimpleNamespace
+
+    from trainer.hook.spotd_hook import hf
+
+    def trl_trainer() -> Any:
+        lists = {mode: defaultdict[str, list[float]](list) for mode in ("train", "eval")}
+        return SimpleNamespace(_metrics=lists, _total_train_tokens=0)
+
+    left, resumed = trl_trainer(), trl_trainer()
+    left._metrics["train"]["entropy"] += [0.5, 0.25]
+    left._total_train_tokens = 120
+    saved = hf._means_of(left)
+    left._metrics["train"]["entropy"].append(9.0)  # after the save
+    hf._restore_means(resumed, saved)
+    resumed._metrics["train"]["entropy"].append(0.75)
+    assert resumed._metrics["train"] == {"entropy": [0.5, 0.25, 0.75]}
+    assert resumed._total_train_tokens == 120
+    assert hf._means_of(SimpleNamespace()) is None  # of transformers itself

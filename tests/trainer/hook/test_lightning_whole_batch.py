@@ -45,6 +45,7 @@ def reference(folder: Path, arguments: tuple[str, ...]) -> list[dict[str, Any]]:
 
 EPOCHS = {"max_epochs": 3}
 WITHIN = {"max_epochs": 3, "val_check_interval": 5}
+CHECKED = {"max_epochs": 3, "num_sanity_val_steps": 2}
 STEPS = {"max_steps": 24, "val_check_interval": 4, "check_val_every_n_epoch": None}
 
 
@@ -68,6 +69,10 @@ STEPS = {"max_steps": 24, "val_check_interval": 4, "check_val_every_n_epoch": No
         pytest.param(STEPS, (), 12, id="a number of steps, and a validation"),
         pytest.param(STEPS, (), 20, id="a number of steps, and the end of an epoch"),
         pytest.param({"max_epochs": 9}, ("--patience", "3"), 20, id="the patience of stopping"),
+        pytest.param(CHECKED, (), 10, id="no sanity check at the end of an epoch"),
+        pytest.param(EPOCHS, ("--ends",), 10, id="a loader that has no more batches"),
+        pytest.param(EPOCHS, ("--ends",), 15, id="rows that are drawn"),
+        pytest.param(EPOCHS, (), 25, id="the means of the last epoch"),
     ],
 )
 def test_a_run_that_was_interrupted_keeps_what_a_whole_one_keeps(

@@ -69,10 +69,11 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         self._order: Any = None  # to be restored before the resumed epoch's order is drawn
         self._epoch_order: dict[str, Any] = {}  # what the order of this epoch was drawn with
         self._generator: torch.Generator | None = None  # of the sampler
-        self._carried: Tensor | None = None  # the restored sum of losses, until the next step
+        self._carried: Tensor | None = None  # the restored sum of losses, until the next loss
         self._step_values: dict[str, Any] = {}  # of the last step, for an evaluation repeated
         self._pending: dict[str, Any] | None = None  # what is still to follow a step
         self._state_before: dict[str, Any] | None = None  # the trainer's, before an evaluation
+        self._means: dict[str, Any] | None = None  # TRL's, before an evaluation or after a log
         self._ignored_keys: list[str] | None = None  # of the model's output, in evaluations
         self._skips_start = False  # the evaluation at the start was done on another machine
         self._stops_at_once = False  # an evaluation that was repeated ended the training
@@ -98,7 +99,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         self._evaluate_and_schedule: Callable[..., Any] = trainer._evaluate  # noqa: SLF001
         trainer._evaluate = self._evaluate_unless_done  # noqa: SLF001
         handler = trainer.callback_handler
-        handler.on_log = self._beside_step(handler.on_log)
+        handler.on_log = self._beside_step(handler.on_log, logs=True)
         handler.on_epoch_end = self._beside_step(handler.on_epoch_end, decides=True)
 
     # --- replacements of the trainer's methods
@@ -147,6 +148,9 @@ class Callback(TrainerCallback):  # type: ignore[misc]
     def _training_step_with_loss(self, *args: Any, **kwargs: Any) -> Tensor:
         loss = self._training_step(*args, **kwargs)
         self._loss = self._loss + loss.detach()
+        carried = self._carried
+        if carried is not None and torch.isfinite(loss):  # else the trainer leaves the loss out
+            loss, self._carried = loss + carried.to(loss.device), None
         return loss
 
     def _load_unless_resumed(self, *args: Any, **kwargs: Any) -> Any:
@@ -163,7 +167,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         """
         if self._stops_at_once:
             return
-        if self._carried is not None:  # the first step since the resume
+        if self._carried is not None:  # no loss since the resume could be added to it
             tr_loss += self._carried.to(tr_loss.device)
             self._carried = None
         self._tr_loss = tr_loss
@@ -190,19 +194,19 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         Its log and the callbacks that follow it are repeated with it.
         """
         if self._step_ended:
-            self._state_before = self._trainer_state()
+            self._state_before, self._means = self._trainer_state(), _means_of(self._trainer)
         try:
             return self._beside_step(self._evaluate)(*args, **kwargs)
         finally:
-            self._state_before = None
+            self._state_before = self._means = None
 
     def _beside_step(
-        self, call: Callable[..., Any], *, decides: bool = False
+        self, call: Callable[..., Any], *, decides: bool = False, logs: bool = False
     ) -> Callable[..., Any]:
         """Return `call`, during which the counted step can be saved.
 
         What the trainer is still to do after it follows on the next machine. `decides`: callbacks
-        decide about that in `call` itself.
+        decide about that in `call` itself. `logs`: the means so far are logged, and begin anew.
         """
 
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -210,10 +214,12 @@ class Callback(TrainerCallback):  # type: ignore[misc]
             if session is None or not self._step_ended or session.evaluating:
                 return call(*args, **kwargs)
             self._pending = None if decides else self._to_follow()
+            self._means = _means_of(self._trainer, logged=True) if logs else self._means
             session.begin_evaluation()
             result = call(*args, **kwargs)
             session.end_evaluation()
             self._pending = None
+            self._means = None if logs else self._means
             return result
 
         return run
@@ -250,8 +256,10 @@ class Callback(TrainerCallback):  # type: ignore[misc]
             learning_rate=pending["learning_rate"],
         )
         self._rng, self._carried = rng_state.capture(), tr_loss
-        if trainer.control.should_training_stop:
-            self._stops_at_once = True
+        state = trainer.state
+        if trainer.control.should_training_stop or state.global_step >= state.max_steps:
+            self._stops_at_once, self._carried = True, None
+            trainer._total_loss_scalar += tr_loss.item()  # noqa: SLF001 - as at the end of training
             trainer.get_batch_samples = lambda *_: ([], None)
 
     def _evaluate_unless_done(self, *args: Any, **kwargs: Any) -> Any:
@@ -331,6 +339,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
             trainer.current_flos = resumed.per_rank["flos"]
             self._rng, self._carried = resumed.per_rank["chance"], resumed.per_rank["tr_loss"]
             self._order = resumed.per_rank["order"]
+            _restore_means(trainer, resumed.shared["means"])
             if resumed.shared["pending"] is not None:
                 self._repeat_evaluation(resumed)
         self._resumed = None
@@ -422,6 +431,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
             "total_loss": trainer._total_loss_scalar,  # noqa: SLF001
             "logged_step": trainer._globalstep_last_logged,  # noqa: SLF001
         }
+        shared["means"] = self._means or _means_of(trainer)
         shared["best"] = self._best or {}
         shared["pending"] = self._pending or (self._to_follow() if session.evaluating else None)
         shared["first_step"], shared["limits"] = self._first_step, self._limits()
@@ -538,6 +548,29 @@ def _generator_of(dataloader: Any) -> torch.Generator | None:
 
 def _state_of(generator: torch.Generator | None) -> Tensor | None:
     return None if generator is None else generator.get_state()
+
+
+def _means_of(trainer: Any, *, logged: bool = False) -> dict[str, Any] | None:
+    """Return what TRL's trainers have collected for their next log, and their count of tokens.
+
+    `logged`: what was collected in training is in a log by now.
+    """
+    metrics = getattr(trainer, "_metrics", None)
+    if not isinstance(metrics, dict):
+        return None
+    lists = {
+        mode: {name: list(values) for name, values in by_name.items()}
+        for mode, by_name in metrics.items()
+        if not (logged and mode == "train")
+    }
+    return {"metrics": lists, "tokens": getattr(trainer, "_total_train_tokens", 0)}
+
+
+def _restore_means(trainer: Any, saved: dict[str, Any] | None) -> None:
+    if saved is not None:
+        for mode, lists in saved["metrics"].items():
+            trainer._metrics[mode].update(lists)  # noqa: SLF001
+        trainer._total_train_tokens = saved["tokens"]  # noqa: SLF001
 
 
 def _copied(state: Any) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from . import arguments, rng_state
 from .checkpoint_files import collect_files, local_callbacks, restore_files
+from .epoch_means import EpochMeans
 from .objects import restore_types, stateful
 from .program import Program
 from .session import NextAction, Resumed, Session
@@ -29,7 +30,7 @@ from .weights import load_weights
 
 # The program itself sets these.
 _LEFT_OUT = ("hparams_name", "hyper_parameters", "datamodule_hparams_name")
-_STATE, _METRICS, _PENDING = "lightning", "metrics", "pending"
+_STATE, _METRICS, _MEANS, _PENDING = "lightning", "metrics", "means", "pending"
 _FILES, _BEGIN, _LIMITS = "files", "begin", "limits"
 _SHARDED = (DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy)
 # Set up at the start of an epoch, which is not repeated where training continues in its middle.
@@ -62,7 +63,9 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
         self._rng: Any = None  # to be restored before the next batch
         self._rng_before: Any = None  # before the newest validation
         self._metrics_before: dict[str, Any] = {}  # that were logged before it
+        self._epoch_rng: Any = None  # before the order of the resumed epoch is drawn
         self._trainer: Any = None
+        self._means: EpochMeans  # of its fit loop
         self._loss: float | None = None
         self._first_step = self._global_step = 0  # of the trainer: at the begin, and now
         self._has_ended = False  # all of Lightning's own steps are done
@@ -70,6 +73,7 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
         self._is_swapped = False  # a validation uses averaged weights
         self._step_ended = False  # what belongs to it, as a validation, may follow
         self._repeats_validation = False  # the machine ended in the middle of it
+        self._sanity_steps = 0  # of the trainer, while they are left out
         self._waiting_since_s = 0.0  # end of the last batch or validation
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
@@ -91,6 +95,7 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
         self._session = Session(self._collect, self._collect_own, name=self._name)
         self._name, self._rng = "", None
         self._step_ended = self._repeats_validation = False
+        self._means.restore({})
         self._resumed = resumed = self._session.begin()
         self._ended = resumed is not None and resumed.ended
         if resumed is not None and resumed.weights is not None:
@@ -111,19 +116,40 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
             # Schedulers ask for what was logged at the last validation.
             logged = trainer._logger_connector._callback_metrics  # noqa: SLF001
             logged.update(resumed.shared[_METRICS])
+            if not self._ended:
+                self._means.restore(resumed.per_rank[_MEANS])
             self._rng, self._loss = resumed.per_rank["chance"], resumed.per_rank["loss"]
             self._repeats_validation = resumed.shared[_PENDING]["validation"]
             self._step_ended = self._repeats_validation
+            # It would set back the progress of the validation.
+            self._sanity_steps, trainer.num_sanity_val_steps = trainer.num_sanity_val_steps, 0
 
     def _wrap(self, trainer: Any) -> None:
-        """Replace the ends of a batch and of an epoch in Lightning's loops.
+        """Replace the ends of a batch and of an epoch in Lightning's loops, and a batch's begin.
 
-        There is no event after a batch's validation and schedulers.
+        There is no event after a batch's validation and schedulers, and none before it is loaded.
         """
         if trainer is self._trainer:
             return
         self._trainer, loop = trainer, trainer.fit_loop
+        self._means = means = EpochMeans(loop)
         end_batch, end_epoch = loop.epoch_loop.on_advance_end, loop.on_advance_end
+        advance = loop.epoch_loop.advance
+
+        def begin_batch(data_fetcher: Any) -> None:
+            if not self._repeats_validation:
+                self._restore_rng()  # a dataset may draw from it
+            rng, self._epoch_rng = self._epoch_rng, None
+            try:
+                advance(data_fetcher)
+            except StopIteration:
+                if rng is None or data_fetcher.fetched:
+                    raise
+                # The loader's state was that of its end: its next iterator is the epoch's.
+                rng_state.restore(rng)
+                iter(data_fetcher)
+                advance(data_fetcher)
+            means.merge()
 
         def on_batch_end(data_fetcher: Any) -> None:
             self._set_up_epoch()
@@ -144,10 +170,13 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
         def on_epoch_end() -> None:
             # Else schedulers are left out at the end of an epoch that was interrupted.
             loop._restarting = False  # noqa: SLF001
+            inserted = means.insert()
             end_epoch()
+            means.remove(inserted)
             self._complete_batch()
 
         loop.epoch_loop.on_advance_end, loop.on_advance_end = on_batch_end, on_epoch_end
+        loop.epoch_loop.advance = begin_batch
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         del pl_module
@@ -161,10 +190,14 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
             for optimizer, state in zip(trainer.optimizers, states, strict=True):
                 restore_types(optimizer, state)
         session.expect_steps(max(_total_steps(trainer) - self._first_step, 0))
+        trainer.num_sanity_val_steps += self._sanity_steps
+        self._sanity_steps = 0
         if self._ended:
             trainer.should_stop = True
         elif resumed is not None and _epoch_is_whole(trainer):
             _begin_epoch(trainer)
+            self._means.restore({})
+            self._epoch_rng = self._rng
             self._restore_rng()  # before the epoch's order is drawn
         elif resumed is not None:
             self._continues_epoch = True
@@ -179,7 +212,6 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
         self._active_session.busy()
         self._set_up_epoch()
         self._active_session.progress.add_data_wait(time.monotonic() - self._waiting_since_s)
-        self._restore_rng()
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
@@ -313,7 +345,11 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
 
     def _collect_own(self) -> Any:
         session = self._active_session
-        return {"chance": session.rng or rng_state.capture(), "loss": session.step_loss}
+        return {
+            "chance": session.rng or rng_state.capture(),
+            "loss": session.step_loss,
+            _MEANS: self._means.collect(),
+        }
 
 
 def check_arguments(trainer: Any, *, ranks: int) -> None:

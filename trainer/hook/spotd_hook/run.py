@@ -153,14 +153,17 @@ class Run:
         self._losses = loss, tokens
 
     @contextmanager
-    def evaluation(self) -> Iterator[None]:
-        """Say that a step is done, and that nothing changes that is saved before the block ends.
+    def evaluation(self, *, at_start: bool = False) -> Iterator[None]:
+        """Say that nothing changes that is saved before the block ends.
 
-        For what may take long at the end of a step: an evaluation, a generation of samples. If the
-        machine ends meanwhile, the step is saved and the program ended; the block is not repeated.
-        All ranks enter the block, also those that have nothing to do in it.
+        For what may take long between two steps: an evaluation, a generation of samples. If the
+        machine ends meanwhile, all steps that are done are saved and the program ended. At the end
+        of a step, that step is done, and the block is not repeated. With `at_start` it is the first
+        thing in a step, or follows the last one, and is repeated on the next machine: for an
+        evaluation whose result is used, as by ReduceLROnPlateau. All ranks enter the block, also
+        those that have nothing to do in it.
         """
-        self._session.idle(ahead=self._loss_of_step)
+        self._session.idle(ahead=None if at_start else self._loss_of_step)
         try:
             yield
         finally:
