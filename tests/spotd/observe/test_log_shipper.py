@@ -18,7 +18,7 @@ from providers.stores.local import LocalStore
 from spotd.base.clock import SystemClock
 from spotd.domain.node import Node
 from spotd.observe import log_shipper
-from spotd.observe.log_shipper import PIECE_BYTES, ByteCoverage, Output, log_key
+from spotd.observe.log_shipper import PIECE_BYTES, ByteCoverage, Output, stream_name
 from spotd.store.sql_store import SqlStore
 from spotd.wire import LogChunk
 from tests.fixtures.waiting import wait_until
@@ -74,7 +74,7 @@ class Bench:
     def stored(self) -> bytes:
         """Put together by offset, from the beginning; "." where a byte is missing."""
         found = bytearray()
-        prefix = log_key(self.node, "rank0", 0)[:-12]
+        prefix = stream_name(self.node, "rank0").prefix
         for info in self.objects.list(prefix):
             begin = int(info.key[len(prefix) :])
             found += b"." * (begin - len(found))
