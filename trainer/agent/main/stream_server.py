@@ -274,6 +274,12 @@ class Follower:
                     break
                 if offset > stream.offset:  # what was before it is gone
                     offset, data = _from_line(offset, data)
+                if last is not None and len(data) == length:  # it may be the last before a gap
+                    whole = data.rfind(b"\n") + 1
+                    if not whole and length < CHUNK_BYTES and length == left:
+                        left, more = 0, True
+                        break
+                    data = data[: whole or length]
                 self._send_chunk(path.stem, offset, data)
                 stream.offset = offset + len(data)
                 left -= len(data)
