@@ -127,3 +127,17 @@ def test_what_a_lost_machine_printed_last_is_unknown(folder: Path, python: Path)
         assert "it is not known how much" in text.splitlines()[-1]
         *_, last = logs(box, python, "lost", "--gen", "1", "-o", "json").splitlines()
         assert json.loads(last)["missing"]["bytes"] is None
+
+
+@pytest.mark.e2e
+def test_the_last_output_of_every_machine_of_a_gang_is_there(folder: Path, python: Path) -> None:
+    """On stdout and on stderr, by several processes of each."""
+    program = f"{say(LINES, 'out')}; {say(LINES, 'err')} >&2 & wait"
+    text = job_file(program, "gang").replace("resources:", "num_nodes: 2\nresources:")
+    with running_box(folder, SCENARIO, python=python) as box:
+        ended(box, box.submit(text, "gang"), "succeeded")
+        for rank in ("0", "1"):
+            output = logs(box, python, "gang", "--rank", rank)
+            assert sorted(output.splitlines(True)) == sorted(
+                lines(LINES, "out").splitlines(True) + lines(LINES, "err").splitlines(True)
+            )

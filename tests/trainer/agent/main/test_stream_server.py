@@ -313,6 +313,27 @@ def test_all_output_of_a_setup_that_fails_comes_before_its_end(node: Node) -> No
     assert 0 not in put_together(output, "setup")
 
 
+def test_a_restart_of_the_agent_costs_no_output(node: Node) -> None:
+    node.run()
+    node.start(
+        run="seq -f '%08g: a line' 1 50000; while [ ! -e go ]; do sleep 0.1; done; seq -f '%08g: more' 1 50000"
+    )
+    node.wait_for_log("00050000: a line")
+    following = node.follow()
+    wait_until("some of it", lambda: following.of(LogChunk))
+    node.kill_agent()
+    assert following.process.wait(LIMIT_S) == 0
+    following.close()
+    first = put_together([*following.of(LogChunk)])
+    node.run()
+    following = node.follow(after=following.of(JournalEntry)[-1].seq, logs={"rank0": len(first)})
+    (node.paths.workdir / "go").touch()
+    rest = put_together(until_exit(following))
+    lines = [b"%08d: a line\n", b"%08d: more\n"]
+    whole = b"".join(line % number for line in lines for number in range(1, 50_001))
+    assert first + rest[len(first) :] == whole
+
+
 def test_beyond_the_bound_the_newest_lines_come_and_the_rest_is_a_gap(node: Node) -> None:
     """The lines on both sides of the gap are whole."""
     node.run()
