@@ -1,6 +1,7 @@
 """A small GPT-2 with transformers' Trainer and whatever arguments of it a test gives.
 
-    finetune.py '{"max_steps": 30, ...}' [--patience N] [--trainings N] [--plain]
+    finetune.py '{"max_steps": 30, ...}' [--patience N] [--trainings N] [--data KIND]
+        [--loader torchdata|counting] [--plain]
 
 Prints the evaluations and writes what `train()` left to result-N.json. With `--plain` it runs
 without spotd. Not a test itself.
@@ -25,6 +26,8 @@ from transformers import (
     TrainerCallback,
     TrainingArguments,
 )
+
+from tests.trainer.hook.finetune_data import KINDS, CountingLoader
 
 
 def hold(where: str, step: int) -> None:
@@ -65,6 +68,22 @@ def digest(model: torch.nn.Module) -> str:
     return total.hexdigest()
 
 
+def give_loader(trainer: Trainer, kind: str) -> None:
+    """Have the trainer read its data by a loader that keeps a state."""
+    options: dict[str, Any] = {
+        "batch_size": trainer.args.per_device_train_batch_size,
+        "num_workers": trainer.args.dataloader_num_workers,
+        "collate_fn": trainer.data_collator,
+    }
+    if kind == "torchdata":
+        from torchdata.stateful_dataloader import StatefulDataLoader
+
+        loader: Any = StatefulDataLoader(trainer.train_dataset, **options)
+    else:
+        loader = CountingLoader(trainer.train_dataset, **options)
+    trainer.get_train_dataloader = lambda: loader  # type: ignore[method-assign]
+
+
 def train(arguments: argparse.Namespace, number: int, model: torch.nn.Module) -> Trainer:
     settings = {
         "output_dir": "out",
@@ -83,10 +102,12 @@ def train(arguments: argparse.Namespace, number: int, model: torch.nn.Module) ->
     trainer = Trainer(
         model=model,
         args=TrainingArguments(**settings),
-        train_dataset=Rows(40, number, "data"),
+        train_dataset=KINDS[arguments.data]() if arguments.data else Rows(40, number, "data"),
         eval_dataset=Rows(16, 99, "evaluation"),
         callbacks=callbacks,
     )
+    if arguments.loader:
+        give_loader(trainer, arguments.loader)
     if not arguments.plain:
         import spotd_hook
 
@@ -119,6 +140,8 @@ def main() -> None:
     parser.add_argument("settings")
     parser.add_argument("--patience", type=int, default=0)
     parser.add_argument("--trainings", type=int, default=1)
+    parser.add_argument("--data", choices=KINDS, default="")
+    parser.add_argument("--loader", default="")
     parser.add_argument("--plain", action="store_true")
     arguments = parser.parse_args()
     torch.manual_seed(5)

@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers.trainer
 from torch import Tensor
 from transformers.trainer_callback import ExportableState, TrainerCallback, TrainerState
 from transformers.trainer_utils import TrainOutput
 
 from . import rng_state
+from .data_position import DataPosition, ReadWatch, Rest, has_position
 from .objects import Stateful, stateful
 from .program import Program
 from .session import NextAction, Resumed, Session
@@ -66,6 +70,8 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         self._step_values: dict[str, Any] = {}  # of the last step, for an evaluation repeated
         self._pending: dict[str, Any] | None = None  # while an evaluation of a step runs
         self._stops_at_once = False  # an evaluation that was repeated ended the training
+        self._position: DataPosition | None = None  # in data that has no order of its own
+        self._watch: ReadWatch | None = None  # of such data without a state
         self._wrap()
 
     def _wrap(self) -> None:
@@ -83,6 +89,19 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         trainer._load_best_model = self._load_best  # noqa: SLF001
         self._evaluate: Callable[..., Any] = trainer.evaluate
         trainer.evaluate = self._evaluate_whole
+        self._wrap_data()
+
+    def _wrap_data(self) -> None:
+        """Replace the methods of the trainer that read its training data."""
+        trainer = self._trainer
+        self._get_loader: Callable[..., Any] = trainer.get_train_dataloader
+        trainer.get_train_dataloader = self._get_positioned_loader
+        self._get_batches: Callable[..., Any] = trainer.get_batch_samples
+        trainer.get_batch_samples = self._read_batches
+        # Before transformers 5 there is no such method: see `_get_positioned_loader`.
+        self._begin_state = getattr(trainer, "_init_training_state", None)
+        if self._begin_state is not None:
+            trainer._init_training_state = self._begin_state_resumed  # noqa: SLF001
 
     # --- replacements of the trainer's methods
 
@@ -98,7 +117,10 @@ class Callback(TrainerCallback):  # type: ignore[misc]
             elif self._resumed is None or self._resumed.weights is not None:
                 self._output = self._train(resume_from_checkpoint, *args, **kwargs)
             else:
-                with tempfile.TemporaryDirectory(prefix="spotd-resume-") as folder:
+                with (
+                    tempfile.TemporaryDirectory(prefix="spotd-resume-") as folder,
+                    self._skipping_batches(),
+                ):
                     text = json.dumps(self._resumed.shared["trainer"])
                     (Path(folder) / _STATE).write_text(text, encoding="utf-8")
                     self._output = self._train(folder, *args, **kwargs)
@@ -111,6 +133,8 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         return self._output
 
     def _training_step_with_loss(self, *args: Any, **kwargs: Any) -> Tensor:
+        if self._position is not None:
+            self._position.count(args[1] if len(args) > 1 else kwargs["inputs"])
         loss = self._training_step(*args, **kwargs)
         self._loss = self._loss + loss.detach()
         return loss
@@ -118,6 +142,67 @@ class Callback(TrainerCallback):  # type: ignore[misc]
     def _load_unless_resumed(self, *args: Any, **kwargs: Any) -> Any:
         """Skip loading from a folder: the state is restored in `on_train_begin`."""
         return None if self._resumed is not None else self._load(*args, **kwargs)
+
+    def _get_positioned_loader(self, *args: Any, **kwargs: Any) -> Any:
+        """`get_train_dataloader`; where a batch's number does not find it again, its position in
+        the data is saved."""
+        loader = self._get_loader(*args, **kwargs)
+        self._position = self._watch = None
+        if not has_position(loader):
+            return loader
+        self._position = position = DataPosition(loader, self._warn)
+        if not position.keeps_state and not self._trainer.args.ignore_data_skip:
+            self._watch = ReadWatch(position.name, self._warn)
+            if self._begin_state is None and not _has_length(loader):
+                self._warn(
+                    f"with transformers before 5, training on {position.name} goes on with other "
+                    "batches if the machine ends in a later pass over it: update transformers"
+                )
+        resumed = self._resumed
+        if resumed is not None and not self._trainer.args.ignore_data_skip:
+            saved = resumed.per_rank.get("data")
+            if saved is not None:
+                position.resume(saved)
+        return loader
+
+    def _begin_state_resumed(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
+        """`_init_training_state`: the passes and the batches of the next one trained on.
+
+        Of a loader without a length, the trainer takes all steps for those of one pass.
+        """
+        assert self._begin_state is not None  # noqa: S101 - else it is not replaced
+        passes, batches = self._begin_state(*args, **kwargs)
+        position = self._position
+        if position is None or not position.returns or _has_length(position.loader):
+            return passes, batches
+        return position.reached
+
+    @contextmanager
+    def _skipping_batches(self) -> Iterator[None]:
+        """Replace the function by which the trainer skips batches after a resume."""
+        transformers.trainer.skip_first_batches = self._skip_batches
+        try:
+            yield
+        finally:
+            transformers.trainer.skip_first_batches = _SKIP
+
+    def _skip_batches(self, loader: Any, count: int) -> Any:
+        """accelerate's `skip_first_batches`, for the pass that was interrupted."""
+        position = self._position
+        if position is None or not position.is_returning:
+            return _SKIP(loader, count)
+        return Rest(position)
+
+    def _read_batches(self, *args: Any, **kwargs: Any) -> Any:
+        if self._watch is None:
+            return self._get_batches(*args, **kwargs)
+        return self._watch.read(self._get_batches, *args, **kwargs)
+
+    def _warn(self, text: str) -> None:
+        """Tell the user in the output, and by the job's events and alerts."""
+        if self._program.ranks.rank == 0:
+            print(f"spotd_hook: warning: {text}", file=sys.stderr, flush=True)
+            self._program.warn(text, alert=True)
 
     def _complete_step(
         self, tr_loss: Tensor, grad_norm: Any, model: Any, *args: Any, **kwargs: Any
@@ -236,8 +321,21 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         """The order of an epoch is drawn after this."""
         del args, control, kwargs
         self._epoch_ended = False
-        if not (state.epoch or 0) % 1:
+        is_whole, position = not (state.epoch or 0) % 1, self._position
+        if position is None:
+            if is_whole:
+                self._restore_rng()
+            return
+        if self._watch is not None:
+            self._watch.begin_pass()
+        if position.returns and not (is_whole and _has_length(position.loader)):
+            position.go_back()
+            return
+        if position.returns:
+            position.pass_over()
+        if is_whole or position.has_begun:
             self._restore_rng()
+        position.begin_pass()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Within an epoch, its order was drawn again and its first batches were skipped by now.
@@ -252,6 +350,8 @@ class Callback(TrainerCallback):  # type: ignore[misc]
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         del args, state, control, kwargs
         self._step_ended, self._save_wanted = True, False
+        if self._position is not None:
+            self._position.end_step()
         loss, self._loss = self._loss, 0.0
         self._active_session.count_step(float(loss))
 
@@ -313,6 +413,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         shared["output"] = None if self._output is None else list(self._output)
         session = self._active_session
         per_rank = {"chance": session.rng or rng_state.capture(), "loss": session.step_loss}
+        per_rank["data"] = None if self._position is None else self._position.state()
         return {**shared, "trainer": self._trainer_state()}, per_rank
 
     def _restore_results(self, resumed: Resumed) -> TrainOutput:
@@ -355,6 +456,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         return data
 
 
+_SKIP = transformers.trainer.skip_first_batches
 _NAMES = ("model", "optimizer", "lr_scheduler")
 # Arguments that have to do with the trainer's own checkpoints, and what to do instead.
 _REFUSED = {
@@ -377,6 +479,13 @@ def _check_arguments(args: Any) -> None:
             "trainer's own checkpoints, which spotd_hook.hf.Callback replaces: use "
             'hub_strategy="end"'
         )
+
+
+def _has_length(loader: Any) -> bool:
+    try:
+        return len(loader) >= 0
+    except TypeError:
+        return False
 
 
 def _copied(state: Any) -> dict[str, Any]:

@@ -171,9 +171,9 @@ class Program:
         self._ready = True
         self.guard.start()
 
-    def warn(self, message: str) -> None:
-        """Report a warning to the agent."""
-        self.link.send(WARNING, {"text": message})
+    def warn(self, message: str, *, alert: bool = False) -> None:
+        """Report a warning to the agent, with `alert` also to the user's alerts."""
+        self.link.send(WARNING, {"text": message, **({"alert": True} if alert else {})})
 
     # --- trainings
 

@@ -316,7 +316,8 @@ def test_all_output_of_a_setup_that_fails_comes_before_its_end(node: Node) -> No
 def test_a_restart_of_the_agent_costs_no_output(node: Node) -> None:
     node.run()
     node.start(
-        run="seq -f '%08g: a line' 1 50000; while [ ! -e go ]; do sleep 0.1; done; seq -f '%08g: more' 1 50000"
+        run="seq -f '%08g: a line' 1 50000; while [ ! -e go ]; do sleep 0.1; done; "
+        "seq -f '%08g: more' 1 50000"
     )
     node.wait_for_log("00050000: a line")
     following = node.follow()
