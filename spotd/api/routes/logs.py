@@ -86,7 +86,7 @@ def _collect(
             chunks.append(_chunk(stream, part))
             remaining -= len(part.data) if isinstance(part, Piece) else 0
             start = part.end
-        if reader.is_full:
+        if reader.is_full():
             cursor[stream.key] = start
             return chunks, True
         cursor[stream.key] = start = max(start, stream.size)

@@ -100,9 +100,8 @@ class StreamReader:
         self._end_read = False
         self._remaining = 0
 
-    @property
     def is_full(self) -> bool:
-        """Whether the last `read` ended because of its `max_bytes`."""
+        """Return whether the last `read` ended because of its `max_bytes`."""
         return self._remaining <= 0
 
     @property
@@ -124,13 +123,13 @@ class StreamReader:
         self._remaining, position, prefix = max_bytes, start, self._name.prefix
         for info in self._objects.list(prefix):
             first = int(info.key[len(prefix) :])
-            if self.is_full or first >= end:
+            if self.is_full() or first >= end:
                 break
             if first + info.size <= position:
                 continue
             if first > position:
                 yield from self._missing(position, first)
-            if self.is_full:
+            if self.is_full():
                 return
             position = max(position, first)
             wanted = min(first + info.size, end) - position
@@ -145,7 +144,7 @@ class StreamReader:
                 continue  # retention deleted it after it was listed
             yield Piece(position, data, info.modified_us)
             position += len(data)
-        if self.is_full:
+        if self.is_full():
             return
         if end == WHOLE:
             end = max(self._stream.size, self.end.offset if self.end else 0)
@@ -178,11 +177,11 @@ class StreamReader:
             return
         if begin < first:
             yield Gap(begin, first - begin)
-        while first < last and not self.is_full:
+        while first < last and not self.is_full():
             part = self._read_stored(first, last)
             yield part
             first = first + len(part.data) if isinstance(part, Piece) else last
-        if last < end and not self.is_full:
+        if last < end and not self.is_full():
             yield Gap(last, end - last)
 
     def _read_stored(self, first: int, last: int) -> Piece | Gap:

@@ -123,3 +123,23 @@ def test_who_wants_no_data_skipped_gets_none_skipped(tmp_path: Path, agent: Agen
     arguments = (json.dumps(settings), "--data", "changing")
     interrupted(tmp_path, agent, arguments, 16, notice=True)
     assert alerts(agent) == []
+
+
+@pytest.mark.parametrize(
+    ("way", "words"),
+    [
+        ("loop", "where training stands in Stream is not saved"),
+        ("saved", ""),
+        ("lightning", "Lightning begins to read Stream anew after a resume"),
+    ],
+)
+def test_a_position_that_is_not_saved_is_named_at_the_start(
+    tmp_path: Path, agent: AgentEnd, way: str, words: str
+) -> None:
+    program = Program(
+        tmp_path, "tests/trainer/hook/starved_stream.py", (way,), 1, OFFLINE, MODULES
+    )
+    assert program.run(1, agent) == EXIT_FINISHED, program.output()
+    assert len(alerts(agent)) == (1 if words else 0)
+    assert all(text.startswith(words) for text in alerts(agent))
+    assert words in program.output()

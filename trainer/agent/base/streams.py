@@ -89,7 +89,7 @@ class LogWriter:
 
     def _write_index(self, changed: Mapping[int, _Parts], only: Iterable[int] = ()) -> None:
         """Replace the parts of these files; with `only`, drop those of all others."""
-        parts_by_inode = _read_index(self._path) | changed
+        parts_by_inode = {**_read_index(self._path), **changed}
         keep = set(only) or parts_by_inode.keys()
         data = {
             # As older readers know it, where there is no gap.

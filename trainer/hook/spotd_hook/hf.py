@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -150,11 +149,11 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         self._position = self._watch = None
         if not has_position(loader):
             return loader
-        self._position = position = DataPosition(loader, self._warn)
+        self._position = position = DataPosition(loader, self._program.warn_user)
         if not position.keeps_state and not self._trainer.args.ignore_data_skip:
-            self._watch = ReadWatch(position.name, self._warn)
+            self._watch = ReadWatch(position.name, self._program.warn_user)
             if self._begin_state is None and not _has_length(loader):
-                self._warn(
+                self._program.warn_user(
                     f"with transformers before 5, training on {position.name} goes on with other "
                     "batches if the machine ends in a later pass over it: update transformers"
                 )
@@ -197,12 +196,6 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         if self._watch is None:
             return self._get_batches(*args, **kwargs)
         return self._watch.read(self._get_batches, *args, **kwargs)
-
-    def _warn(self, text: str) -> None:
-        """Tell the user in the output, and by the job's events and alerts."""
-        if self._program.ranks.rank == 0:
-            print(f"spotd_hook: warning: {text}", file=sys.stderr, flush=True)
-            self._program.warn(text, alert=True)
 
     def _complete_step(
         self, tr_loss: Tensor, grad_norm: Any, model: Any, *args: Any, **kwargs: Any

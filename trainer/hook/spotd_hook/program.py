@@ -171,9 +171,15 @@ class Program:
         self._ready = True
         self.guard.start()
 
-    def warn(self, message: str, *, alert: bool = False) -> None:
-        """Report a warning to the agent, with `alert` also to the user's alerts."""
-        self.link.send(WARNING, {"text": message, **({"alert": True} if alert else {})})
+    def warn(self, message: str) -> None:
+        """Report a warning to the agent."""
+        self.link.send(WARNING, {"text": message})
+
+    def warn_user(self, message: str) -> None:
+        """Warn once for all ranks: in the output, by the job's events and by an alert."""
+        if not self.ranks.rank:
+            print(f"spotd_hook: warning: {message}", file=sys.stderr, flush=True)
+            self.link.send(WARNING, {"text": message, "alert": True})
 
     # --- trainings
 
