@@ -1,6 +1,6 @@
 """Three steps on an IterableDataset, by a loop or by Lightning. Not a test itself.
 
-    starved_stream.py loop|saved|lightning
+starved_stream.py loop|saved|lightning
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import spotd_hook
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-import spotd_hook
 from tests.trainer.hook.finetune_data import Stateful, Stream
 
 

@@ -136,9 +136,7 @@ def test_who_wants_no_data_skipped_gets_none_skipped(tmp_path: Path, agent: Agen
 def test_a_position_that_is_not_saved_is_named_at_the_start(
     tmp_path: Path, agent: AgentEnd, way: str, words: str
 ) -> None:
-    program = Program(
-        tmp_path, "tests/trainer/hook/starved_stream.py", (way,), 1, OFFLINE, MODULES
-    )
+    program = Program(tmp_path, "tests/trainer/hook/starved_stream.py", (way,), 1, OFFLINE, MODULES)
     assert program.run(1, agent) == EXIT_FINISHED, program.output()
     assert len(alerts(agent)) == (1 if words else 0)
     assert all(text.startswith(words) for text in alerts(agent))
