@@ -121,9 +121,9 @@ KINDS: dict[str, type[Dataset[Row]]] = {
 
 
 class CountingLoader:
-    """A loader with a state, like torchdata's, which reads nothing twice."""
+    """A loader of a stream that keeps a state, like torchdata's, and reads nothing twice."""
 
-    def __init__(self, dataset: Dataset[Row], **options: Any) -> None:
+    def __init__(self, dataset: Stream, **options: Any) -> None:
         self._loader = DataLoader(dataset, **options)
         self.dataset = dataset
         self._at, self._batches = 0, list[Any]()
@@ -137,7 +137,8 @@ class CountingLoader:
         self._at = 0
 
     def state_dict(self) -> dict[str, Any]:
-        return {"at": self._at, "batches": self._batches}
+        return {"at": self._at, "batches": self._batches, "stream": self.dataset.at}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._at, self._batches = state["at"], state["batches"]
+        self.dataset.at = state["stream"]
