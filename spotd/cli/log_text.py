@@ -11,6 +11,7 @@ from typing import Any
 from spotd.base.text import clean, place
 from spotd.cli.local_time import instant
 from spotd.cli.render import print_message
+from spotd.wire import whole_characters
 
 _Key = tuple[int, int, str]  # generation, rank, stream
 
@@ -52,6 +53,8 @@ def _key(chunk: Mapping[str, Any]) -> _Key:
 class Streams:
     """Joins the chunks of a reply into lines, with one buffer for each stream.
 
+    Where output is missing, a line of its own says so; it is printed whatever is `wanted`.
+
     With `render`, of a line that is written several times, as progress bars do by a carriage
     return, only its last state is printed. With `wanted`, only lines that it matches are.
     """
@@ -70,6 +73,7 @@ class Streams:
         self._show_rank = show_rank
         self._safe = safe
         self._render = render
+        self._is_raw = not safe and not render
         self._wanted = wanted
         self._timestamps = timestamps
         self._unended: _Key | None = None  # the stream whose last printed part has no line end
@@ -86,6 +90,9 @@ class Streams:
     def feed(self, chunk: dict[str, Any]) -> None:
         """Print the complete lines of one chunk of the API."""
         key = _key(chunk)
+        if chunk.get("missing"):
+            self._gap(chunk, chunk["missing"]["text"])
+            return
         self._at[key] = chunk.get("at")
         partial = self._partial.pop(key, bytearray())
         data, end = chunk["text"].encode("latin-1"), 0
@@ -100,9 +107,17 @@ class Streams:
             end = match.end()
         partial += data[end:]
         if len(partial) > _MAX_LINE:
-            self._line(chunk, bytes(self._over(key, bytes(partial))))
-        elif partial:
+            whole = whole_characters(partial)
+            self._line(chunk, bytes(self._over(key, bytes(partial[:whole]))))
+            del partial[:whole]
+        if partial:
             self._partial[key] = partial
+
+    def _gap(self, chunk: dict[str, Any], text: str) -> None:
+        """End the line before a gap, and print the mark of the gap."""
+        key = _key(chunk)
+        self._close(key)
+        self._print(chunk, f"--- {text} ---\n".encode())
 
     def _over(self, key: _Key, text: bytes) -> bytes | bytearray:
         """Return the text over the state that the line had before."""
@@ -113,31 +128,42 @@ class Streams:
         """Print the lines that `tail` held back, and flush."""
         held_back, self._tail = self._tail, None
         for chunk, line in held_back or ():
-            self._line(chunk, line)
+            self._print(chunk, line)
         sys.stdout.flush()
 
     def close(self) -> None:
         """Print the lines that have no line end."""
         for key in dict.fromkeys((*self._returned, *self._partial)):
-            generation, rank, name = key
-            chunk = {"generation": generation, "rank": rank, "stream": name}
-            chunk["at"] = self._at.get(key)
-            self._line(chunk, bytes(self._over(key, bytes(self._partial.get(key, b"")))))
-        self._partial.clear()
+            self._close(key)
         sys.stdout.flush()
+
+    def _close(self, key: _Key) -> None:
+        """Print the line of a stream that has no line end yet."""
+        if key not in self._partial and key not in self._returned:
+            return
+        generation, rank, name = key
+        chunk = {"generation": generation, "rank": rank, "stream": name}
+        chunk["at"] = self._at.get(key)
+        self._line(chunk, bytes(self._over(key, bytes(self._partial.pop(key, b"")))))
 
     def _line(self, chunk: dict[str, Any], line: bytes) -> None:
         if self._wanted and not self._wanted.search(line.decode(errors="replace").rstrip("\r\n")):
             return
+        self._print(chunk, line)
+
+    def _print(self, chunk: dict[str, Any], line: bytes) -> None:
         if self._tail is not None:
             self._tail.append((chunk, line))
             return
+        out, continues = sys.stdout.buffer, _key(chunk) == self._unended
+        if self._unended and (chunk.get("missing") or (not continues and not self._is_raw)):
+            out.write(b"\n")  # a line of another stream, or a mark, begins with a line of its own
+            continues = False
         self._announce(chunk["generation"])
-        out = sys.stdout.buffer
-        if self._timestamps and _key(chunk) != self._unended:
+        if self._timestamps and not continues:
             out.write(f"{stamp(chunk.get('at'))} ".encode())
         self._unended = None if line.endswith((b"\n", b"\r")) else _key(chunk)
-        if self._show_rank:
+        if self._show_rank and not continues:
             out.write(f"[{chunk['rank']}] ".encode())
         if not self._safe:
             out.write(line)

@@ -182,7 +182,7 @@ def _output(context: PageContext, job: Data, logs: Data | None) -> Html:
     arguments = ["logs", job["name"], "-f"] if job["outcome"] is None else ["logs", job["name"]]
     streams: dict[str, list[str]] = {}
     for chunk in chunks:
-        streams.setdefault(_stream_name(chunk), []).append(chunk["text"])
+        streams.setdefault(_stream_name(chunk), []).append(_text_of(chunk))
     newest_streams = list(streams.items())[::-1][:MOST_STREAMS]  # the newest first
     parts = [
         join(
@@ -194,6 +194,12 @@ def _output(context: PageContext, job: Data, logs: Data | None) -> Html:
     empty = None if parts else el("p", "No output yet.", cls="empty")
     note = context.spotctl(*arguments)
     return card("output", "Last output", _search_form(""), *parts, empty, note=note)
+
+
+def _text_of(chunk: Data) -> str:
+    """Return the text of a chunk; of a gap its mark, on lines of its own."""
+    missing = chunk.get("missing")
+    return f"\n--- {missing['text']} ---\n" if missing else str(chunk["text"])
 
 
 def _stream_name(item: Data) -> str:
@@ -224,6 +230,8 @@ def _found(context: PageContext, job: Data, found: Data | None, words: str) -> H
         label = f"Found in {name}"
         parts.append(join(el("h3", name), el("pre", plain(text), tabindex=0, aria_label=label)))
     reach = f"{size(found['searched_bytes'])} searched; "
+    if found["missing_bytes"]:
+        reach += f"{size(found['missing_bytes'])} of it were never fetched and are missing; "
     older: Child = "nothing older is left."
     if found["next"]:
         url = context.url("job", job["id"])

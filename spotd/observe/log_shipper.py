@@ -2,14 +2,16 @@
 
 The record has where a stream's unbroken beginning ends; the node continues there when it is
 followed again. Pieces are named by their offset and created, never overwritten, so that a piece
-that is sent again with another cut can hide nothing.
+that is sent again with another cut can hide nothing. When a script has ended, a record says where
+its streams end, so that a reader knows which bytes are missing.
 """
 
 from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import structlog
@@ -18,9 +20,10 @@ from providers.stores.base import ConflictError, ObjectStore
 from providers.stores.base import StoreError as ObjectStoreError
 from spotd.base.clock import Clock
 from spotd.domain.node import Node
+from spotd.domain.stored_logs import StreamName, read_end, write_end
 from spotd.store.errors import StoreError
 from spotd.store.interface import Store
-from spotd.wire import LogChunk
+from spotd.wire import LogChunk, LogEnd
 
 log = structlog.get_logger(__name__)
 
@@ -32,9 +35,9 @@ RETRY_FIRST_S, RETRY_CAP_S = 0.5, 10.0
 CLOSE_S = 5.0
 
 
-def log_key(node: Node, stream: str, offset: int) -> str:
-    """Return the key of a piece of output; keys sort by offset."""
-    return f"logs/{node.job_id}/g{node.generation}/r{node.rank}/{stream}/{offset:012d}"
+def stream_name(node: Node, stream: str) -> StreamName:
+    """Return where a stream of this node lies in the deployment's store."""
+    return StreamName(node.job_id, node.generation, node.rank, stream)
 
 
 class ByteCoverage:
@@ -69,32 +72,53 @@ class _Stream:
     since_s: float = 0.0
     jumped: tuple[int, int] | None = None
 
+    @property
+    def place(self) -> StreamName:
+        """Where it lies in the deployment's store."""
+        return stream_name(self.node, self.name)
+
 
 @dataclass(frozen=True)
 class _Piece:
-    """Bytes from `begin`; without any, a range up to `end` that will never arrive."""
+    """Bytes from `begin`; without any, a range up to `end` that will never arrive.
+
+    `ended` is the end of the stream, `last` that nothing comes because the node is gone.
+    """
 
     stream: _Stream
     begin: int
     end: int
     data: bytes = b""
     last: bool = False
+    ended: LogEnd | None = None
 
 
 class Output:
     """Takes chunks from the follower; one thread writes them, so that a slow store delays nothing
-    but the logs."""
+    but the logs.
 
-    def __init__(self, store: Store, objects: ObjectStore, clock: Clock) -> None:
+    `written` is called on that thread when all is written of a node that `unwritten` was asked of.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        objects: ObjectStore,
+        clock: Clock,
+        written: Callable[[], None] = lambda: None,
+    ) -> None:
         self._store = store
         self._objects = objects
         self._clock = clock
+        self._written = written
         self._streams: dict[str, dict[str, _Stream]] = {}
         self._gathering: list[_Stream] = []  # those with data, in no order
         self._pieces: queue.Queue[_Piece | None] = queue.Queue()
         self._held_bytes = 0
         self._lock = threading.Lock()
         self._dropped: set[str] = set()
+        self._queued: Counter[str] = Counter()  # pieces by node, until they are written
+        self._awaited: set[str] = set()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._write_all, name="output", daemon=True)
         self._thread.start()
@@ -117,10 +141,7 @@ class Output:
 
     def take(self, node: Node, chunk: LogChunk) -> None:
         """Collect a chunk; one that does not continue the last one starts a new piece."""
-        known = self._streams.setdefault(node.id, {})
-        stream = known.get(chunk.stream)
-        if stream is None:
-            stream = known[chunk.stream] = _Stream(node, chunk.stream, 0, ByteCoverage(0))
+        stream = self._stream(node, chunk.stream)
         data = chunk.text.encode("latin-1")
         if not self._hold(node.id, len(data)):
             return
@@ -128,7 +149,7 @@ class Output:
             # The node goes on behind the jump: what it passed over was rotated away. After a
             # notice it sends the newest bytes first, and comes back.
             if stream.jumped is not None:
-                self._pieces.put(_Piece(stream, *stream.jumped))
+                self._queue(_Piece(stream, *stream.jumped))
             stream.jumped = None
         else:
             self._cut([stream])
@@ -141,6 +162,32 @@ class Output:
         stream.next = chunk.offset + len(data)
         if len(stream.data) >= PIECE_BYTES:
             self._cut([stream])
+
+    def finish(self, node: Node, end: LogEnd) -> None:
+        """Note where a stream ends: what did not arrive before is missing.
+
+        Not if some of it was dropped here: it is sent again.
+        """
+        stream = self._stream(node, end.stream)
+        self._cut([stream])
+        stream.next, stream.jumped = end.offset, None
+        if not self.drops(node.id):
+            self._queue(_Piece(stream, 0, end.offset, ended=end))
+
+    def drops(self, node_id: str) -> bool:
+        """Return whether output of the node was dropped and has to be fetched again."""
+        with self._lock:
+            return node_id in self._dropped
+
+    def unwritten(self, node_id: str) -> bool:
+        """Return whether output of the node still waits to be written."""
+        with self._lock:
+            if self._queued[node_id]:
+                self._awaited.add(node_id)
+                return True
+            self._awaited.discard(node_id)
+            del self._queued[node_id]
+            return False
 
     def flush(self, node_id: str = "") -> None:
         """Pass on pieces that have waited long enough, and all of `node_id` at once."""
@@ -158,7 +205,7 @@ class Output:
         streams = self._streams.pop(node_id, {})
         self._cut(streams.values())
         for stream in streams.values():
-            self._pieces.put(_Piece(stream, 0, 0, last=True))
+            self._queue(_Piece(stream, 0, 0, last=True))
         with self._lock:
             self._dropped.discard(node_id)
 
@@ -191,7 +238,16 @@ class Output:
         for stream in streams:
             if stream.data:
                 data, stream.data = bytes(stream.data), bytearray()
-                self._pieces.put(_Piece(stream, stream.next - len(data), stream.next, data))
+                self._queue(_Piece(stream, stream.next - len(data), stream.next, data))
+
+    def _queue(self, piece: _Piece) -> None:
+        with self._lock:
+            self._queued[piece.stream.node.id] += 1
+        self._pieces.put(piece)
+
+    def _stream(self, node: Node, name: str) -> _Stream:
+        known = self._streams.setdefault(node.id, {})
+        return known.setdefault(name, _Stream(node, name, 0, ByteCoverage(0)))
 
     # --- on the writing thread
 
@@ -203,8 +259,19 @@ class Output:
                 # One piece must not keep all others back. The gap it leaves is asked for again when
                 # the node is followed anew.
                 log.exception("a piece of output is given up", node=piece.stream.node.id)
-            with self._lock:
-                self._held_bytes -= len(piece.data)
+            self._count_written(piece)
+
+    def _count_written(self, piece: _Piece) -> None:
+        node_id = piece.stream.node.id
+        with self._lock:
+            self._held_bytes -= len(piece.data)
+            self._queued[node_id] -= 1
+            done = not self._queued[node_id]
+            if done:
+                del self._queued[node_id]
+            awaited = done and node_id in self._awaited
+        if awaited:
+            self._written()
 
     def _write_patiently(self, piece: _Piece) -> None:
         """Again and again while a store is away, until we close."""
@@ -221,9 +288,12 @@ class Output:
     def _write(self, piece: _Piece) -> None:
         stream, coverage = piece.stream, piece.stream.coverage
         if piece.data:
-            self._put(log_key(stream.node, stream.name, piece.begin), piece.data)
+            self._put(stream.place.piece_key(piece.begin), piece.data)
         if piece.last:
             coverage.add(coverage.done, coverage.end)
+        elif piece.ended is not None:
+            self._put_end(stream.place, piece.ended)
+            coverage.add(0, piece.ended.offset)
         else:
             coverage.add(piece.begin, piece.end)
         self._store.logs.record_offset(stream.node.id, stream.name, coverage.done)
@@ -235,3 +305,11 @@ class Output:
             there, tag = self._objects.get(key)
             if len(there) < len(data):  # the same bytes by another cut: only ever make it longer
                 self._objects.put_if(key, data, tag)
+
+    def _put_end(self, place: StreamName, end: LogEnd) -> None:
+        try:
+            self._objects.put_if(place.end_key, write_end(end), None)
+        except ConflictError:
+            there, tag = self._objects.get(place.end_key)
+            if read_end(place, there).offset < end.offset:
+                self._objects.put_if(place.end_key, write_end(end), tag)

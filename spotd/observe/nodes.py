@@ -27,6 +27,7 @@ from spotd.observe.selector import StreamSelector, SystemSelector
 from spotd.security.secrets import JobKeys
 from spotd.store.errors import StoreError
 from spotd.store.interface import Store
+from spotd.wire import LogEnd
 
 log = structlog.get_logger(__name__)
 
@@ -40,6 +41,9 @@ SILENT_S = 10.0  # five heartbeats missed: the link is as good as down
 STALL_S = 3.0  # a turn that took longer says nothing about the nodes' silence
 POISON_S = 10.0  # before entries that could not be recorded are read again
 READ_BYTES = 32 << 10  # of one node in one turn: the others have something to say, too
+# The machine may be terminated once the end of its script is recorded. Its last output is written
+# before, but a store that is away does not hold a machine for longer than this.
+WRITE_S = 10.0
 
 FOLLOWED = frozenset({NodeState.BOOTING, NodeState.RUNNING, NodeState.DRAINING})
 
@@ -63,10 +67,10 @@ class Follower:
         self._store = store
         self._clock = clock
         self._listened = listened
-        self._output = Output(store, objects, clock)
+        self._waiting = waiting or SystemSelector()
+        self._output = Output(store, objects, clock, self._waiting.nudge)
         self._recorder = JournalWriter(store, clock)
         self._presence = Keepalive(store, clock)
-        self._waiting = waiting or SystemSelector()
         self._opener = StreamConnector(store, link, keys, clock, self._waiting.nudge)
         self._stopping = threading.Event()
         self._poked = threading.Event()
@@ -74,6 +78,7 @@ class Follower:
         # --- the loop's own
         self._followed: dict[str, FollowedNode] = {}
         self._talked: list[FollowedNode] = []  # those with entries to be recorded
+        self._held_until_s: dict[str, float] = {}  # nodes whose last output is not written yet
         self._opening: set[str] = set()
         self._ending: set[str] = set()  # followed to their end, but not anew
         self._retries = Retries(clock)
@@ -193,6 +198,8 @@ class Follower:
         self._gaps = {node_id: seq for node_id, seq in self._gaps.items() if node_id in present}
         self._recorder.forget(present)
         self._unshipped &= present
+        for node_id in self._held_until_s.keys() - present:
+            del self._held_until_s[node_id]
 
     # --- links come and go
 
@@ -258,12 +265,20 @@ class Follower:
     def _take(self, followed: FollowedNode, data: bytes) -> None:
         fed = followed.stream.feed(data)
         node_id = followed.node.id
+        for part in fed.logs:
+            if isinstance(part, LogEnd):
+                self._output.finish(followed.node, part)
+            else:
+                self._output.take(followed.node, part)
+        ends = any(entry.ends_script for entry in fed.entries)
+        if ends and self._awaits_output(node_id) and self._output.drops(node_id):
+            log.info("the last output is fetched again", node=node_id)
+            self._leave(followed)  # the entries are read again with it
+            return
         if fed.entries:
             followed.entries += fed.entries
             self._talked.append(followed)
-        for chunk in fed.logs:
-            self._output.take(followed.node, chunk)
-        if any(entry.kind in (wire.NOTICE, wire.EXITED) for entry in fed.entries):
+        if ends or any(entry.kind == wire.NOTICE for entry in fed.entries):
             self._output.flush(node_id)
         if fed.garbage:
             log.warning("not of our protocol", node=node_id, lines=fed.garbage)
@@ -278,15 +293,25 @@ class Follower:
             self._lose(followed)
 
     def _record(self) -> None:
+        held = []
         for followed in self._talked:
-            if followed.entries:
-                self._recorder.say(followed.node.id, followed.entries)
+            node_id, ends = followed.node.id, any(e.ends_script for e in followed.entries)
+            if ends and self._output.unwritten(node_id) and self._awaits_output(node_id):
+                held.append(followed)
+            elif followed.entries:
+                self._held_until_s.pop(node_id, None)
+                self._recorder.say(node_id, followed.entries)
                 followed.entries = []
-        self._talked = []
+        self._talked = held
         for node_id in self._recorder.flush():
             if node_id in self._followed:
                 self._leave(self._followed[node_id])
             self._fail(node_id, POISON_S)
+
+    def _awaits_output(self, node_id: str) -> bool:
+        """Return whether there is still time to write the last output of a node."""
+        now_s = self._clock.monotonic_s()
+        return now_s < self._held_until_s.setdefault(node_id, now_s + WRITE_S)
 
     def _judge_silence(self) -> None:
         """Check for silent nodes once a second; a late check means that we did not listen."""

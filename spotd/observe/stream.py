@@ -10,6 +10,7 @@ from spotd.wire import (
     Heartbeat,
     JournalEntry,
     LogChunk,
+    LogEnd,
     WireError,
     parse_line,
 )
@@ -27,7 +28,7 @@ class StreamResult:
 
     entries: list[JournalEntry] = field(default_factory=list)
     heartbeats: list[Heartbeat] = field(default_factory=list)
-    logs: list[LogChunk] = field(default_factory=list)
+    logs: list[LogChunk | LogEnd] = field(default_factory=list)
     garbage: int = 0
     gap: bool = False
 
@@ -77,7 +78,7 @@ class NodeStream:
                 self._take_entry(parsed, fed)
             case Heartbeat():
                 fed.heartbeats.append(parsed)
-            case LogChunk() if _sound(parsed):
+            case LogChunk() | LogEnd() if _sound(parsed):
                 fed.logs.append(parsed)
             case _:
                 fed.garbage += 1
@@ -91,9 +92,11 @@ class NodeStream:
             fed.entries.append(entry)
 
 
-def _sound(chunk: LogChunk) -> bool:
-    """Return whether a node of ours would send this chunk."""
+def _sound(chunk: LogChunk | LogEnd) -> bool:
+    """Return whether a node of ours would send this."""
     named = _STREAM.fullmatch(chunk.stream) is not None
+    if isinstance(chunk, LogEnd):
+        return named and chunk.begin <= chunk.end <= chunk.offset
     try:
         chunk.text.encode("latin-1")
     except UnicodeEncodeError:

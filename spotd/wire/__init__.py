@@ -3,7 +3,8 @@
 Standard library only and Python >= 3.10: this package is part of the agent's bundle. It defines:
 
 * the **follow stream** (node -> daemon, one SSH channel): JSON lines, each an object with exactly
-  one of the keys `journal`, `heartbeat` or `log`; the daemon sends only `here` lines on it;
+  one of the keys `journal`, `heartbeat`, `log` or `log_end`; the daemon sends only `here` lines
+  on it;
 * **commands** (daemon -> node): a JSON object on the stdin of `spot-node send`, with a JSON reply;
 * **checkpoint documents** in the job's authority store: `HEAD`, the manifests and the pins.
 
@@ -54,6 +55,13 @@ from spotd.wire.fields import (
     read_list,
     read_object,
     shown,
+)
+from spotd.wire.last_output import (
+    FETCHED_BYTES,
+    FETCHED_S,
+    STORED_FROM_BYTES,
+    STORED_S,
+    last_output_key,
 )
 from spotd.wire.lines import (
     CACHE,
@@ -111,6 +119,7 @@ from spotd.wire.lines import (
     JournalEntry,
     Line,
     LogChunk,
+    LogEnd,
     Reply,
     parse_command,
     parse_line,
@@ -139,6 +148,7 @@ from spotd.wire.saved_folders import (
     shards_of_unit,
     streams_by_path,
 )
+from spotd.wire.utf8 import whole_characters
 
 __all__ = [
     "CACHE",
@@ -160,6 +170,8 @@ __all__ = [
     "EXIT_HUNG",
     "EXIT_RELEASED",
     "EXIT_UNFIT",
+    "FETCHED_BYTES",
+    "FETCHED_S",
     "HELLO",
     "IMAGE",
     "JOURNAL_KINDS",
@@ -188,6 +200,8 @@ __all__ = [
     "START",
     "STARTED",
     "STOP",
+    "STORED_FROM_BYTES",
+    "STORED_S",
     "STRIKE",
     "UNWELL",
     "WARNING",
@@ -209,6 +223,7 @@ __all__ = [
     "JournalEntry",
     "Line",
     "LogChunk",
+    "LogEnd",
     "Manifest",
     "Mount",
     "MountMode",
@@ -236,6 +251,7 @@ __all__ = [
     "head_key",
     "largest_series",
     "last_lines",
+    "last_output_key",
     "main_series",
     "manifest_key",
     "outputs_folder",
@@ -263,4 +279,5 @@ __all__ = [
     "shown",
     "streams_by_path",
     "unknown_series",
+    "whole_characters",
 ]

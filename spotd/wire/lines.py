@@ -149,6 +149,12 @@ class JournalEntry:
     data: Mapping[str, Any] = field(default_factory=dict)
     wire: int = WIRE_VERSION
 
+    @property
+    def ends_script(self) -> bool:
+        """Whether the daemon may terminate the machine because of this entry."""
+        failed_setup = self.kind == SETUP and self.data.get("status") == "failed"
+        return failed_setup or self.kind == EXITED
+
     def to_line(self) -> bytes:
         return encode({"journal": vars(self)})
 
@@ -180,6 +186,25 @@ class LogChunk:
 
 
 @dataclass(frozen=True)
+class LogEnd:
+    """The end of a stream's output, at byte `offset`: nothing more of it is sent.
+
+    It comes before the journal entry that says how the script ended. Bytes before `offset` that did
+    not come are missing; those from byte `begin` up to `end` are in the job's store, at
+    `last_output_key`.
+    """
+
+    generation: int
+    stream: str
+    offset: int
+    begin: int = 0
+    end: int = 0
+
+    def to_line(self) -> bytes:
+        return encode({"log_end": vars(self)})
+
+
+@dataclass(frozen=True)
 class DaemonPresence:
     """The daemon's sign of life, its only line on the follow stream.
 
@@ -201,7 +226,7 @@ def parse_presence(line: bytes) -> DaemonPresence:
     return DaemonPresence(read_number(body, "left_s"), mtbf_s)
 
 
-Line = JournalEntry | Heartbeat | LogChunk
+Line = JournalEntry | Heartbeat | LogChunk | LogEnd
 
 
 def parse_line(line: bytes) -> Line:
@@ -233,6 +258,15 @@ def parse_line(line: bytes) -> Line:
             stream=read_field(body, "stream", str),
             offset=read_count(body, "offset"),
             text=read_field(body, "text", str),
+        )
+    if "log_end" in value:
+        body = read_field(value, "log_end", dict)
+        return LogEnd(
+            generation=read_count(body, "generation"),
+            stream=read_field(body, "stream", str),
+            offset=read_count(body, "offset"),
+            begin=read_count(body, "begin"),
+            end=read_count(body, "end"),
         )
     raise WireError("neither journal, heartbeat nor log")
 

@@ -76,6 +76,10 @@ DOCUMENTS: dict[str, tuple[Any, Callable[[Any], object]]] = {
     ),
     "heartbeat": (json.loads(wire.Heartbeat(1, 1, 1, 1).to_line()), lines(wire.parse_line)),
     "log": (json.loads(wire.LogChunk(1, "rank0", 0, "x").to_line()), lines(wire.parse_line)),
+    "log end": (
+        json.loads(wire.LogEnd(1, "rank0", 9, begin=2, end=9).to_line()),
+        lines(wire.parse_line),
+    ),
     "command": (json.loads(wire.Command(wire.SAVE, 1).to_line()), lines(wire.parse_command)),
     "reply": (json.loads(wire.Reply(True).to_line()), lines(wire.parse_reply)),
     "head": (

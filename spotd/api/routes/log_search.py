@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
-from providers.stores.base import ObjectStore
 from spotd.api.request.request import ApiRequest, bad_input
-from spotd.api.routes.logs import Stream, chunk_prefix, read_stream
+from spotd.api.routes.logs import stream_reader
+from spotd.api.views.log_stream import WHOLE, Gap, Stream, StreamReader
 
 SEARCH_BYTES = 4 << 20  # that one request reads
 LINE_BYTES = 64 << 10  # a longer line may be searched in parts
 MOST_MATCHES = 500  # lines in one reply
 MOST_CHARACTERS = 2000  # of a line in the reply
-WHOLE = sys.maxsize  # a stream is to be searched from its end
 _BEFORE = re.compile(r"(\d+/\d+/\w+):(\d{1,19})")
 
 
@@ -24,23 +22,21 @@ def search_logs(call: ApiRequest) -> dict[str, Any]:
     """Return the lines that have `text`, in upper or lower case, the newest stream first.
 
     One reply searches at most SEARCH_BYTES. `next` is `before` of the next request, null once all
-    was searched; `left_bytes` are older and were not searched yet.
+    was searched; `left_bytes` are older and were not searched yet, `missing_bytes` were not fetched
+    from their machine and cannot be.
     """
-    job, objects, text = (
-        call.job(),
-        call.context.storage.objects,
-        call.query.get("text", "").lower(),
-    )
+    job, text = call.job(), call.query.get("text", "").lower()
     if not text:
         raise bad_input("text is empty", "text=Error")
     streams = [Stream(*key, size) for key, size in call.context.store.logs.offsets(job.id).items()]
     todo = _todo(sorted(streams, key=lambda stream: stream.order), call.query.get("before", ""))
     items: list[dict[str, Any]] = []
-    searched, room = 0, MOST_MATCHES
+    searched, missing, room = 0, 0, MOST_MATCHES
     while todo and room and SEARCH_BYTES - searched >= LINE_BYTES:
         stream, limit = todo.pop()
-        end = _end(objects, job.id, stream) if limit == WHOLE else limit
-        begin, lines = _lines(objects, job.id, stream, end, SEARCH_BYTES - searched)
+        reader = stream_reader(call, job, stream)
+        end = reader.newest_end() if limit == WHOLE else limit
+        begin, lines, gaps = _lines(reader, end, SEARCH_BYTES - searched)
         matches = [(at, line) for at, line in lines if text in line.lower()]
         if len(matches) > room:
             matches = matches[-room:]
@@ -48,13 +44,15 @@ def search_logs(call: ApiRequest) -> dict[str, Any]:
         if matches:
             items.append(_found(stream, matches))
         searched, room = searched + end - begin, room - len(matches)
+        missing += sum(max(gap.end - max(gap.offset, begin), 0) for gap in gaps)
         if begin:
             todo.append((stream, begin))
     return {
         "kind": "LogSearch",
         "job": job.name,
         "items": items,
-        "searched_bytes": searched,
+        "searched_bytes": searched - missing,
+        "missing_bytes": missing,
         "left_bytes": sum(min(stream.size, limit) for stream, limit in todo),
         "next": f"{todo[-1][0].key}:{todo[-1][1]}" if todo else None,
     }
@@ -75,25 +73,21 @@ def _todo(streams: Sequence[Stream], before: str) -> list[tuple[Stream, int]]:
     return [*older, (streams[at], int(match[2]))]
 
 
-def _end(objects: ObjectStore, job_id: str, stream: Stream) -> int:
-    """Return where a stream's newest piece ends, also where bytes before it never arrived."""
-    prefix, end = chunk_prefix(job_id, stream), stream.size
-    for info in objects.list(prefix):
-        end = max(end, int(info.key[len(prefix) :]) + info.size)
-    return end
-
-
 def _lines(
-    objects: ObjectStore, job_id: str, stream: Stream, end: int, most: int
-) -> tuple[int, list[tuple[int, str]]]:
-    """Return up to `most` bytes before `end` as lines with their offsets, and where they begin.
+    reader: StreamReader, end: int, most: int
+) -> tuple[int, list[tuple[int, str]], list[Gap]]:
+    """Return up to `most` bytes before `end` as lines with their offsets, where they begin, and
+    the gaps in them.
 
     The first line is left to the next request unless it begins there.
     """
     start = max(0, end - most)
     runs: list[tuple[int, bytearray]] = []  # without the bytes that never arrived
-    for piece in read_stream(objects, job_id, stream, start, end, most):
-        if runs and runs[-1][0] + len(runs[-1][1]) == piece.offset:
+    gaps = []
+    for piece in reader.read(start, end, most):
+        if isinstance(piece, Gap):
+            gaps.append(piece)
+        elif runs and runs[-1][0] + len(runs[-1][1]) == piece.offset:
             runs[-1][1].extend(piece.data)
         else:
             runs.append((piece.offset, bytearray(piece.data)))
@@ -109,7 +103,7 @@ def _lines(
             (offset, part.rstrip(b"\r\n").decode(errors="replace"))
             for offset, part in zip(offsets, parts, strict=False)
         ]
-    return begin, lines
+    return begin, lines, gaps
 
 
 def _found(stream: Stream, matches: Sequence[tuple[int, str]]) -> dict[str, Any]:

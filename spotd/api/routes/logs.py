@@ -4,88 +4,27 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from providers.stores.base import NotFoundError, ObjectStore
+from providers.stores.base import ObjectStore
 from spotd.api.request.request import ApiRequest, bad_input, not_found
+from spotd.api.views.log_stream import WHOLE, Gap, Piece, Stream, StreamReader
 from spotd.api.views.resources import iso
 from spotd.domain.job import Job
-from spotd.domain.states import NodeState
+from spotd.domain.node import Node
 
 MAX_REPLY_BYTES = 1 << 20
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Bytes of a stream from `offset` on, and when they were stored (0: unknown)."""
-
-    offset: int
-    data: bytes
-    stored_us: int
-
-
-@dataclass(frozen=True)
-class Stream:
-    """One output file of one node.
-
-    `name` is "setup" or "rank<N>". `size` is the length in bytes of its unbroken beginning.
-    """
-
-    generation: int
-    rank: int
-    name: str
-    size: int
-
-    @property
-    def key(self) -> str:
-        return f"{self.generation}/{self.rank}/{self.name}"
-
-    @property
-    def order(self) -> tuple[int, bool, int, int, str]:
-        """The sort key: generation, setup before training, node, local rank."""
-        return (self.generation, self.name != "setup", self.rank, len(self.name), self.name)
-
-
-def chunk_prefix(job_id: str, stream: Stream) -> str:
-    """Return the folder of a stream's pieces; each is named by its byte offset, 12 digits."""
-    return f"logs/{job_id}/g{stream.generation}/r{stream.rank}/{stream.name}/"
-
-
-def read_stream(
-    objects: ObjectStore, job_id: str, stream: Stream, start: int, end: int, max_bytes: int
-) -> Iterator[Piece]:
-    """Yield pieces of a stream from byte `start` to `end`.
-
-    Yields at most `max_bytes` in all. Skips bytes that never arrived (rotated away on the node
-    while the connection was down).
-    """
-    prefix = chunk_prefix(job_id, stream)
-    position, remaining = start, max_bytes
-    for info in objects.list(prefix):
-        first = int(info.key[len(prefix) :])
-        if remaining <= 0 or first >= end:
-            return
-        if first + info.size <= position:
-            continue
-        position = max(position, first)
-        length = min(first + info.size, end) - position
-        length = min(length, remaining)
-        try:
-            data = objects.get_range(info.key, position - first, length)
-        except NotFoundError:
-            continue  # retention deleted it after it was listed
-        yield Piece(position, data, info.modified_us)
-        position, remaining = position + len(data), remaining - len(data)
+END = "/end"  # after a stream's key in a cursor: all of it, and the mark at its end, was sent
 
 
 def read_logs(call: ApiRequest) -> tuple[dict[str, Any], bool]:
     """Return log output after the body's `cursor` (stream key -> offset), and whether to answer
     now.
 
-    `text` is the bytes decoded as latin-1, `at` the time at which they were stored. `done` means
-    that the output is complete. Without a cursor, `tail_bytes` returns only the end, and `since_us`
+    `text` is the bytes decoded as latin-1, `at` the time at which they were stored. A chunk with
+    `missing` is a gap: `bytes` are missing there, null if it is not known how many. `done` means
+    that no more comes. Without a cursor, `tail_bytes` returns only the end, and `since_us`
     only output that was stored since then.
     """
     job, context = call.job(), call.context
@@ -95,28 +34,40 @@ def read_logs(call: ApiRequest) -> tuple[dict[str, Any], bool]:
     if tail_bytes and not cursor:
         cursor = _tail_cursor(streams, tail_bytes)
     since_us = call.number("since_us", 0, 0, sys.maxsize)
+    nodes = context.store.nodes.of_job(job.id)
+    over = _machines_over(job, nodes)
     if since_us and not call.body.get("cursor"):
         objects = context.storage.objects
         for stream in streams:
             start = _offset_since(objects, job.id, stream, since_us)
             cursor[stream.key] = max(start, cursor.get(stream.key, 0))
-    finished = job.outcome is not None and not any(
-        node.state is not NodeState.GONE and not node.departure.kept_until_us
-        for node in context.store.nodes.of_job(job.id)
-    )
-    chunks, more = _collect(context.storage.objects, job.id, streams, cursor, finished=finished)
+            if start >= stream.size and (stream.generation, stream.rank) in over:
+                cursor[stream.key + END] = start
+    finished = job.outcome is not None and len(over) == len(_places(nodes))
+    chunks, more = _collect(call, job, streams, cursor, over)
     done = finished and not more
     reply = {"kind": "Logs", "job": job.name, "chunks": chunks, "cursor": cursor}
     return reply | {"more": more, "done": done}, bool(chunks) or done or more
 
 
+def stream_reader(call: ApiRequest, job: Job, stream: Stream) -> StreamReader:
+    """Return the reader of a stream of this job."""
+    storage, url = call.context.storage, job.spec.checkpoint.store
+    return StreamReader(
+        storage.objects,
+        lambda: storage.open_store(url),
+        url=url,
+        job_id=job.id,
+        stream=stream,
+    )
+
+
 def _collect(
-    objects: ObjectStore,
-    job_id: str,
+    call: ApiRequest,
+    job: Job,
     streams: list[Stream],
     cursor: dict[str, int],
-    *,
-    finished: bool,
+    over: set[tuple[int, int]],
 ) -> tuple[list[dict[str, Any]], bool]:
     """Return up to MAX_REPLY_BYTES after `cursor`, and whether there is more. Advances `cursor`.
 
@@ -126,21 +77,61 @@ def _collect(
     chunks: list[dict[str, Any]] = []
     remaining = MAX_REPLY_BYTES
     for stream in streams:
-        start = cursor.get(stream.key, 0)
-        if start >= stream.size:
+        ended = (stream.generation, stream.rank) in over
+        start, is_new = cursor.get(stream.key, 0), stream.key + END not in cursor
+        if start >= stream.size and not (ended and is_new):
             continue
-        end = sys.maxsize if finished else stream.size
-        for piece in read_stream(objects, job_id, stream, start, end, remaining):
-            place = {"generation": stream.generation, "rank": stream.rank, "stream": stream.name}
-            text, at = piece.data.decode("latin-1"), iso(piece.stored_us)
-            chunks.append(place | {"offset": piece.offset, "text": text, "at": at})
-            remaining -= len(piece.data)
-            start = piece.offset + len(piece.data)
-        if remaining <= 0:
+        reader = stream_reader(call, job, stream)
+        for part in reader.read(start, WHOLE if ended else stream.size, remaining):
+            chunks.append(_chunk(stream, part))
+            remaining -= len(part.data) if isinstance(part, Piece) else 0
+            start = part.end
+        if reader.is_full():
             cursor[stream.key] = start
             return chunks, True
-        cursor[stream.key] = max(start, stream.size)  # skips bytes that never arrived
+        cursor[stream.key] = start = max(start, stream.size)
+        if ended:
+            cursor[stream.key + END] = start
+            if is_new and reader.end is None and _is_last(stream, streams):
+                chunks.append(_chunk(stream, Gap(start, None)))
     return chunks, False
+
+
+def _chunk(stream: Stream, part: Piece | Gap) -> dict[str, Any]:
+    """Return a part of the output for the reply; a gap has no text, and says what is missing."""
+    place = {"generation": stream.generation, "rank": stream.rank, "stream": stream.name}
+    if isinstance(part, Piece):
+        text, at = part.data.decode("latin-1"), iso(part.stored_us)
+        return {**place, "offset": part.offset, "text": text, "at": at}
+    missing = {"bytes": part.size, "text": part.text}
+    return {**place, "offset": part.offset, "text": "", "at": None, "missing": missing}
+
+
+def _machines_over(job: Job, nodes: Sequence[Node]) -> set[tuple[int, int]]:
+    """Return the generations and ranks whose machines send nothing more.
+
+    After the end of a job, a machine may be retained for its user.
+    """
+    sending = [
+        node
+        for node in nodes
+        if node.active and not (job.outcome is not None and node.departure.kept_until_us)
+    ]
+    return _places(nodes) - _places(sending)
+
+
+def _places(nodes: Sequence[Node]) -> set[tuple[int, int]]:
+    return {(node.generation, node.rank) for node in nodes}
+
+
+def _is_last(stream: Stream, streams: list[Stream]) -> bool:
+    """Return whether a machine that was lost may have printed more into this stream.
+
+    Once its program prints, the output of `setup` is complete.
+    """
+    place = (stream.generation, stream.rank)
+    others = {other.name for other in streams if (other.generation, other.rank) == place}
+    return stream.name != "setup" or others == {"setup"}
 
 
 def _streams(call: ApiRequest, job: Job) -> list[Stream]:
@@ -201,7 +192,7 @@ def _offset_since(objects: ObjectStore, job_id: str, stream: Stream, since_us: i
 
     A piece whose time is unknown counts as new.
     """
-    prefix = chunk_prefix(job_id, stream)
+    prefix = stream.of_job(job_id).prefix
     for info in objects.list(prefix):
         if not info.modified_us or info.modified_us >= since_us:
             return int(info.key[len(prefix) :])
@@ -217,6 +208,8 @@ def _tail_cursor(streams: list[Stream], tail_bytes: int) -> dict[str, int]:
     cursor, counted, generation = {}, 0, 0
     for stream in reversed(streams):
         skip = counted >= tail_bytes and stream.generation != generation
+        if skip:
+            cursor[stream.key + END] = stream.size
         cursor[stream.key] = stream.size if skip else max(0, stream.size - tail_bytes)
         counted += 0 if skip else min(stream.size, tail_bytes)
         generation = generation if skip else stream.generation

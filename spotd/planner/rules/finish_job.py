@@ -20,6 +20,8 @@ from spotd.planner.rules.checkpoint_rollback import may_step_back, resumed_in_va
 from spotd.planner.rules.job_dependency import begins_us
 from spotd.wire import EXIT_FINISHED
 
+RANK_EXIT_S = 15.0  # for the other ranks of a gang to report their exits, after the first
+
 
 def finish(d: PlanBuilder) -> None:
     """End the job successfully once HEAD has a final manifest, or its image exists."""
@@ -200,6 +202,8 @@ def clean_up(d: PlanBuilder) -> None:
     for node in d.nodes:
         if node.departure.kept_until_us > d.now_us and d.job.desired is not Desired.CANCEL:
             d.wake_at(node.departure.kept_until_us)
+        elif (end_us := _exit_awaited_us(d, node)) > d.now_us:
+            d.wake_at(end_us)
         else:
             d.terminate(node, reason, d.job.end.outcome_text, keep=True)
     left = sum(1 for node in d.nodes if node.state is not NodeState.GONE)
@@ -208,3 +212,19 @@ def clean_up(d: PlanBuilder) -> None:
         d.add_reason(f"{d.job.end.outcome_text}; {machines} not confirmed as gone yet")
     else:
         d.add_reason(d.job.end.outcome_text)
+
+
+def _exit_awaited_us(d: PlanBuilder, node: Node) -> int:
+    """Return until when a rank may still report its exit; 0 if it is not waited for.
+
+    Rank 0 answers for its gang. The last output of the other ranks comes before their exits.
+    """
+    awaited = (
+        d.job.outcome is Outcome.SUCCEEDED
+        and node.rank
+        and node.chosen
+        and node.state is NodeState.RUNNING
+        and node.training.exit_code is None
+        and not node.agent.link_down_at_us
+    )
+    return d.job.end.finished_at_us + int(RANK_EXIT_S * S) if awaited else 0

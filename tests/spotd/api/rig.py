@@ -47,9 +47,11 @@ from spotd.domain.market import Market
 from spotd.domain.node import EffectKind, Node
 from spotd.domain.plan import AddNode, Change, ChangeJob, ChangeNode, OpenAttempt, Plan
 from spotd.domain.states import LeaveReason, NodeState, Outcome
+from spotd.domain.stored_logs import write_end
 from spotd.domain.units import S
 from spotd.money.approval import ADMINS, Approval
 from spotd.money.budget import Budget
+from spotd.observe.log_shipper import stream_name
 from spotd.planner.core.orphan_policy import HeldLeftover, HeldMachine, OrphanAction
 from spotd.security.secrets import JobKeys, rotate, seal_job_keys, seal_secrets, unlock
 from spotd.spec import CheckpointDefaults, KnownNames, load
@@ -59,7 +61,7 @@ from spotd.store.interface import Store
 from spotd.store.jobs import Submission
 from spotd.store.journal import JournalBatch
 from spotd.store.sql_store import open_store
-from spotd.wire import JournalEntry
+from spotd.wire import JournalEntry, LogEnd
 from tests.fixtures.memory import MEMORY
 from tests.fixtures.tables import with_tables
 
@@ -485,10 +487,11 @@ class Rig:
         )
 
     def log(self, node: Node, stream: str, offset: int, data: bytes) -> None:
-        """A piece of output, as the follower stores it."""
-        key = f"logs/{node.job_id}/g{node.generation}/r{node.rank}/{stream}/{offset:012d}"
-        self.objects.put(key, data)
-        self.store.logs.record_offset(node.id, stream, offset + len(data))
+        """A piece of output, as the follower stores it, and the end of the stream after it."""
+        place, end = stream_name(node, stream), offset + len(data)
+        self.objects.put(place.piece_key(offset), data)
+        self.objects.put(place.end_key, write_end(LogEnd(node.generation, stream, end)))
+        self.store.logs.record_offset(node.id, stream, end)
 
 
 def story(rig: Rig) -> str:

@@ -141,3 +141,84 @@ def test_the_last_lines_that_match(capsys: pytest.CaptureFixture[str]) -> None:
     streams.feed(chunk("x1\nno\nx2\nno\nx3\nno\n"))
     streams.caught_up()
     assert capsys.readouterr().out == "x2\nx3\n"
+
+
+def gap(bytes_: int | None = 100) -> dict[str, Any]:
+    missing = {"bytes": bytes_, "text": f"spotd: {bytes_} bytes of output are missing here"}
+    return {**chunk(""), "at": None, "missing": missing}
+
+
+MARK = "--- spotd: 100 bytes of output are missing here ---\n"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"safe": True},
+        {"safe": False},  # --raw
+        {"safe": False, "render": True},  # not on a terminal
+        {"safe": False, "wanted": re.compile("two|four")},
+        {"safe": False, "render": True, "tail": 3},
+    ],
+    ids=["terminal", "raw", "pipe", "grep", "tail"],
+)
+def test_a_gap_is_marked_between_lines(
+    options: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    tail = options.pop("tail", 0)
+    streams = Streams({}, show_rank=False, **options)
+    streams.tail(tail)
+    for part in (chunk("one\ntw"), chunk("o"), gap(), chunk("ee\nfour\n"), gap()):
+        streams.feed(part)
+    streams.caught_up()
+    streams.close()
+    out = capsys.readouterr().out
+    if tail:
+        assert out == f"ee\nfour\n{MARK}"
+    elif "wanted" in options:
+        assert out == f"two\n{MARK}four\n{MARK}"
+    else:
+        assert out == f"one\ntwo\n{MARK}ee\nfour\n{MARK}"
+
+
+def test_a_gap_within_a_line_over_which_others_write_ends_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A long line is printed in parts; so is a progress bar's last state."""
+    streams = Streams({}, show_rank=False, safe=False)
+    for part in (chunk("x" * (100 << 10)), gap(), chunk("y\n")):
+        streams.feed(part)
+    streams.close()
+    assert capsys.readouterr().out == "x" * (100 << 10) + f"\n{MARK}y\n"
+    streams = Streams({}, show_rank=False, safe=False, render=True)
+    for part in (chunk("10%\r20%\r"), gap(), chunk("done\n")):
+        streams.feed(part)
+    streams.close()
+    assert capsys.readouterr().out == f"20%\n{MARK}done\n"
+
+
+def test_the_gap_of_one_machine_is_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    streams = Streams({}, show_rank=True, safe=False, render=True)
+    other = {"rank": 1, "stream": "rank1"}
+    for part in (chunk("one\ntw"), {**chunk("a\nb"), **other}, {**gap(), **other}, chunk("o\n")):
+        streams.feed(part)
+    streams.close()
+    assert capsys.readouterr().out == f"[0] one\n[1] a\n[1] b\n[1] {MARK}[0] two\n"
+
+
+def test_parts_of_a_long_line_are_no_lines_and_cut_no_character(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A megabyte without a line end, of two machines."""
+    text = "\u4e16" * 300_000
+    data = text.encode().decode("latin-1")
+    streams = Streams({}, show_rank=True, safe=True)
+    for start in range(0, len(data), 10_000):
+        streams.feed(chunk(data[start : start + 10_000]))
+    streams.feed({**chunk("other\n"), "rank": 1, "stream": "rank1"})
+    streams.feed(chunk("end\n"))
+    streams.close()
+    first, second, third, rest = capsys.readouterr().out.split("\n")
+    assert second == "[1] other"
+    assert (first.removeprefix("[0] ") + third.removeprefix("[0] ")) == f"{text}end"
+    assert rest == ""

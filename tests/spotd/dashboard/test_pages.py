@@ -234,6 +234,15 @@ def test_output_and_checkpoints(rig: Rig, url: str) -> None:
     assert page.text.index("step 1191") < page.text.index("step 1190 loss")
 
 
+def test_missing_output_is_marked(rig: Rig, url: str) -> None:
+    job_id = story(rig)
+    node = rig.store.nodes.of_job(job_id)[1]
+    rig.log(node, "rank0", 25, b"fter the gap\n")
+    text = read(url, f"job/{job_id}").text
+    assert "--- spotd: 6 bytes of output are missing here ---" in text
+    assert "6 B of it were never fetched" in read(url, f"job/{job_id}?search=gap").text
+
+
 def test_results_and_margins_are_those_of_show(rig: Rig, client: Client, url: str) -> None:
     job_id = story(rig)
     body = {"suite": "helpdesk", "cases": 50, "passed": 47, "failed": ["q7"]}

@@ -17,11 +17,12 @@ from providers.stores.base import StoreUnavailableError
 from providers.stores.local import LocalStore
 from spotd.base.clock import SystemClock
 from spotd.domain.node import Node
+from spotd.domain.stored_logs import read_end
 from spotd.observe import log_shipper
-from spotd.observe.log_shipper import PIECE_BYTES, ByteCoverage, Output, log_key
+from spotd.observe.log_shipper import PIECE_BYTES, ByteCoverage, Output, stream_name
 from spotd.store.sql_store import SqlStore
-from spotd.wire import LogChunk
-from tests.fixtures.waiting import wait_until
+from spotd.wire import LogChunk, LogEnd
+from tests.fixtures.waiting import LIMIT_S, wait_until
 from tests.spotd.store import build
 
 SAID = random.Random(5).randbytes(300_000)
@@ -74,7 +75,7 @@ class Bench:
     def stored(self) -> bytes:
         """Put together by offset, from the beginning; "." where a byte is missing."""
         found = bytearray()
-        prefix = log_key(self.node, "rank0", 0)[:-12]
+        prefix = stream_name(self.node, "rank0").prefix
         for info in self.objects.list(prefix):
             begin = int(info.key[len(prefix) :])
             found += b"." * (begin - len(found))
@@ -238,3 +239,62 @@ def test_more_than_we_can_hold_is_fetched_again(
             found.say(begin, begin + 10_000)
         found.wait_recorded(300_000)
         assert found.stored() == SAID
+
+
+def test_an_end_says_what_is_missing_once_all_before_it_is_written(
+    store: SqlStore, tmp_path: Path
+) -> None:
+    with bench(store, tmp_path) as found:
+        place = stream_name(found.node, "rank0")
+        found.objects.there.clear()
+        found.say(0, 1000)
+        found.say(50_000, 60_000)
+        found.output.finish(found.node, LogEnd(1, "rank0", 60_000, begin=900, end=60_000))
+        assert found.output.unwritten(found.node.id)
+        assert found.recorded() == 0
+        found.objects.there.set()
+        wait_until("written", lambda: not found.output.unwritten(found.node.id))
+        assert found.recorded() == 60_000
+        end = read_end(place, found.objects.get(place.end_key)[0])
+        assert (end.offset, end.begin, end.end) == (60_000, 900, 60_000)
+        # A later program of the same machine goes on with the stream.
+        found.say(60_000, 61_000)
+        found.output.finish(found.node, LogEnd(1, "rank0", 61_000))
+        found.output.finish(
+            found.node, LogEnd(1, "rank0", 60_500)
+        )  # told again by another follower
+        wait_until("written", lambda: not found.output.unwritten(found.node.id))
+        assert read_end(place, found.objects.get(place.end_key)[0]).offset == 61_000
+
+
+def test_what_was_dropped_here_is_not_called_missing(
+    store: SqlStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_shipper, "HELD_BYTES", 20_000)
+    with bench(store, tmp_path) as found:
+        found.objects.there.clear()
+        for begin in range(0, 40_000, 10_000):
+            found.say(begin, begin + 10_000)
+        assert found.output.drops(found.node.id)
+        found.output.finish(found.node, LogEnd(1, "rank0", 40_000))
+        found.objects.there.set()
+        wait_until("written", lambda: not found.output.unwritten(found.node.id))
+        assert found.recorded() == 20_000
+        assert not [info for info in found.objects.list("logs/") if info.key.endswith(".end")]
+
+
+def test_whoever_waits_is_told_when_all_is_written(store: SqlStore, tmp_path: Path) -> None:
+    build.placed(store)
+    objects, written = Flaky(tmp_path / "objects"), threading.Event()
+    output, node = Output(store, objects, SystemClock(), written.set), build.node(store)
+    try:
+        objects.there.clear()
+        output.take(node, LogChunk(1, "rank0", 0, "x"))
+        output.flush(node.id)
+        assert output.unwritten(node.id)
+        objects.there.set()
+        assert written.wait(LIMIT_S)
+        assert not output.unwritten(node.id)
+    finally:
+        objects.there.set()
+        output.close()

@@ -15,11 +15,13 @@ from typing import Any
 import pytest
 
 from providers.base import Instance
+from providers.stores.base import StoreUnavailableError as StoreAwayError
+from providers.stores.local import LocalStore
 from spotd import wire
 from spotd.act.bundle import Bundle
 from spotd.domain.node import Node
 from spotd.domain.states import NodeState
-from spotd.observe import journal_writer, nodes, retries
+from spotd.observe import journal_writer, log_shipper, nodes, retries
 from spotd.observe.nodes import Follower
 from spotd.observe.selector import SystemSelector
 from spotd.store.errors import StoreUnavailableError
@@ -96,6 +98,67 @@ class Noting(SystemSelector[Any]):
     def wait(self, timeout_s: float) -> list[Any]:
         self.naps_s.append(timeout_s)
         return super().wait(timeout_s)
+
+
+class Slow(LocalStore):
+    """The deployment's store, which can be away."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.there = threading.Event()
+        self.refused = threading.Event()
+
+    def put_if(self, key: str, data: bytes, tag: str | None) -> str:
+        if not self.there.is_set():
+            self.refused.set()
+            raise StoreAwayError("away")
+        return super().put_if(key, data, tag)
+
+
+def test_an_exit_is_recorded_when_the_output_before_it_is_written(
+    here: Station, tmp_path: Path
+) -> None:
+    """Whoever reads the exit ends the machine."""
+    here.objects = slow = Slow(tmp_path / "slow")
+    here.boot()
+    here.follow().poke()
+    here.train("seq -f 'line %06g' 1 50000")
+    wait_until("it has ended", lambda: "exited" in here.journal())
+    assert slow.refused.wait(LIMIT_S)
+    assert here.node.training.exit_code is None
+    slow.there.set()
+    wait_until("its exit", lambda: here.node.training.exit_code is not None)
+    assert here.log() == b"".join(b"line %06d\n" % number for number in range(1, 50_001))
+    assert here.store.logs.offsets("j1") == {(1, 0, "rank0"): 600_000}
+
+
+def test_a_store_that_stays_away_holds_no_machine(
+    here: Station, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nodes, "WRITE_S", 1.0)
+    here.objects = slow = Slow(tmp_path / "slow")
+    here.boot()
+    here.follow().poke()
+    here.train("echo one")
+    wait_until("its exit", lambda: here.node.training.exit_code is not None)
+    slow.there.set()
+    wait_until("its output", lambda: here.log() == b"one\n")
+
+
+def test_last_output_that_was_dropped_is_fetched_again_before_the_exit(
+    here: Station, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_shipper, "HELD_BYTES", 200_000)
+    monkeypatch.setattr(nodes, "WRITE_S", 3600.0)
+    here.objects = slow = Slow(tmp_path / "slow")
+    here.boot()
+    follower = here.follow()
+    follower.poke()
+    here.train("seq -f 'line %06g' 1 50000")
+    wait_until("some is dropped", lambda: follower._output.drops(NODE))
+    slow.there.set()
+    wait_until("its exit", lambda: here.node.training.exit_code is not None)
+    assert here.log() == b"".join(b"line %06d\n" % number for number in range(1, 50_001))
 
 
 def test_without_a_machine_nobody_looks_again_and_again(

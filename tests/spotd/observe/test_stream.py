@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spotd.observe.stream import NodeStream, StreamResult
-from spotd.wire import MAX_LINE_BYTES, PROGRESS, Heartbeat, JournalEntry, LogChunk
+from spotd.wire import MAX_LINE_BYTES, PROGRESS, Heartbeat, JournalEntry, LogChunk, LogEnd
 
 
 def entry(seq: int) -> JournalEntry:
@@ -30,6 +30,14 @@ def test_the_three_kinds_of_line() -> None:
     fed = NodeStream(0).feed(lines(1) + beat.to_line() + chunk.to_line())
     assert (fed.entries, fed.heartbeats, fed.logs) == ([entry(1)], [beat], [chunk])
     assert (fed.garbage, fed.gap) == (0, False)
+
+
+def test_an_end_keeps_its_place_among_the_output() -> None:
+    chunk, end = LogChunk(1, "rank0", 0, "bye\n"), LogEnd(1, "rank0", 9, begin=2, end=9)
+    fed = NodeStream(0).feed(chunk.to_line() + end.to_line())
+    assert fed.logs == [chunk, end]
+    wrong = LogEnd(1, "rank0", 9, begin=2, end=10), LogEnd(1, "../rank0", 9)
+    assert NodeStream(0).feed(b"".join(line.to_line() for line in wrong)).garbage == 2
 
 
 def test_a_long_line_is_not_copied_for_each_of_its_pieces() -> None:

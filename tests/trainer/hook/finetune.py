@@ -1,6 +1,7 @@
 """A small GPT-2 with transformers' Trainer and whatever arguments of it a test gives.
 
-    finetune.py '{"max_steps": 30, ...}' [--patience N] [--trainings N] [--plain]
+    finetune.py '{"max_steps": 30, ...}' [--patience N] [--trainings N] [--data KIND]
+        [--loader torchdata|counting] [--plain]
 
 Prints the evaluations and writes what `train()` left to result-N.json, and the rows that it took to
 rows.txt. With `--plain` it runs without spotd. Not a test itself.
@@ -26,6 +27,8 @@ from transformers import (
     TrainerCallback,
     TrainingArguments,
 )
+
+from tests.trainer.hook.finetune_data import KINDS, CountingLoader
 
 
 def hold(where: str, step: int) -> None:
@@ -128,6 +131,22 @@ def final_files(trainer: Trainer) -> dict[str, Any]:
     return {"state": state, "files": files}
 
 
+def give_loader(trainer: Trainer, kind: str) -> None:
+    """Have the trainer read its data by a loader that keeps a state."""
+    options: dict[str, Any] = {
+        "batch_size": trainer.args.per_device_train_batch_size,
+        "num_workers": trainer.args.dataloader_num_workers,
+        "collate_fn": trainer.data_collator,
+    }
+    if kind == "torchdata":
+        from torchdata.stateful_dataloader import StatefulDataLoader
+
+        loader: Any = StatefulDataLoader(trainer.train_dataset, **options)
+    else:
+        loader = CountingLoader(trainer.train_dataset, **options)
+    trainer.get_train_dataloader = lambda: loader  # type: ignore[method-assign]
+
+
 def train(arguments: argparse.Namespace, number: int, model: torch.nn.Module) -> Trainer:
     settings = {
         "output_dir": "out",
@@ -151,10 +170,12 @@ def train(arguments: argparse.Namespace, number: int, model: torch.nn.Module) ->
         model_init=(lambda: GPT2LMHeadModel(model.config)) if arguments.model_init else None,
         optimizers=optimizers,
         args=TrainingArguments(**settings),
-        train_dataset=Rows(40, number, "data"),
+        train_dataset=KINDS[arguments.data]() if arguments.data else Rows(40, number, "data"),
         eval_dataset=Rows(16, 99, "evaluation"),
         callbacks=callbacks,
     )
+    if arguments.loader:
+        give_loader(trainer, arguments.loader)
     if not arguments.plain:
         import spotd_hook
 
@@ -198,6 +219,8 @@ def main() -> None:
     parser.add_argument("--trial", action="store_true")
     parser.add_argument("--model-init", action="store_true")
     parser.add_argument("--own-optimizer", action="store_true")
+    parser.add_argument("--data", choices=KINDS, default="")
+    parser.add_argument("--loader", default="")
     parser.add_argument("--plain", action="store_true")
     arguments = parser.parse_args()
     Path("rows.txt").write_text("")

@@ -59,6 +59,15 @@ class AgentPaths:
         return self.folder / "logs"
 
     @property
+    def sent_logs(self) -> Path:
+        """How much of each log was sent to the daemon, by stream, as last noted."""
+        return self.memory / "logs.sent"
+
+    def stored_log(self, stream: str) -> Path:
+        """Which bytes of a log were uploaded to the job's store, once they were."""
+        return self.logs / f"{stream}.stored"
+
+    @property
     def workdir(self) -> Path:
         return self.folder / "workdir"
 

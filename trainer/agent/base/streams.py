@@ -2,13 +2,15 @@
 
 `<stream>.log` is written; when full it becomes `<stream>.log.1`. A small index file records the
 stream offset at which each of the two begins. It identifies them by inode, so that a reader is
-never misled during a rotation.
+never misled during a rotation. Bytes that the disk did not accept have offsets too: for a file with
+such gaps, the index has its parts as pairs of a position in the file and a stream offset.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,15 +25,19 @@ def _index(path: Path) -> Path:
     return path.with_name(path.name + ".index")
 
 
+_Parts = list[tuple[int, int]]  # position in a file, and the stream offset there; in order
+
+
 class LogWriter:
-    """Appends to a stream. Bytes that the disk does not accept are dropped and counted in
-    `dropped_bytes`: output must never block training."""
+    """Appends to a stream. Bytes that the disk does not accept are dropped, because output must
+    never block training; their offsets stay unused, so that a reader knows how many are missing."""
 
     def __init__(self, path: Path, limit_bytes: int = LIMIT_BYTES) -> None:
         self._path = path
         self._limit_bytes = limit_bytes
-        self._base = 0
+        self._parts: _Parts = [(0, 0)]
         self.dropped_bytes = 0
+        self._unrecorded_bytes = 0  # of the dropped ones, those that the index does not have
         self._file = -1
 
     def write(self, data: bytes) -> None:
@@ -39,7 +45,8 @@ class LogWriter:
             try:
                 if self._file < 0:
                     self._file = self._open()
-                    self._base = self._offset_of(self._file)
+                    self._parts = self._parts_of(self._file)
+                self.record_dropped()
                 available = self._limit_bytes - os.fstat(self._file).st_size
                 if available <= 0:
                     self._rotate()
@@ -47,42 +54,83 @@ class LogWriter:
                 written = os.write(self._file, data[:available])
             except OSError:
                 self.dropped_bytes += len(data)
+                self._unrecorded_bytes += len(data)
                 return
             data = data[written:]
+
+    def record_dropped(self) -> None:
+        """Record the dropped bytes in the index. Raises OSError while the disk is full."""
+        if not self._unrecorded_bytes or self._file < 0:
+            return
+        size = os.fstat(self._file).st_size
+        before = [part for part in self._parts if part[0] < size]
+        parts = [*before, (size, self._offset_at(size) + self._unrecorded_bytes)]
+        self._write_index({self._inode(): parts})
+        self._parts, self._unrecorded_bytes = parts, 0
 
     def close(self) -> None:
         if self._file >= 0:
             os.close(self._file)
 
-    def _offset_of(self, file: int) -> int:
-        """Return the stream offset at which this file, perhaps of an earlier writer, begins."""
-        try:
-            offsets = json.loads(_index(self._path).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return 0
-        return int(offsets.get(str(os.fstat(file).st_ino), 0))
+    def _inode(self) -> int:
+        return os.fstat(self._file).st_ino
+
+    def _offset_at(self, position: int) -> int:
+        """Return the stream offset of a position in the last part."""
+        start, offset = self._parts[-1]
+        return offset + position - start
+
+    def _parts_of(self, file: int) -> _Parts:
+        """Return the parts of this file, perhaps of an earlier writer."""
+        return _read_index(self._path).get(os.fstat(file).st_ino, [(0, 0)])
 
     def _open(self) -> int:
         return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
+    def _write_index(self, changed: Mapping[int, _Parts], only: Iterable[int] = ()) -> None:
+        """Replace the parts of these files; with `only`, drop those of all others."""
+        parts_by_inode = {**_read_index(self._path), **changed}
+        keep = set(only) or parts_by_inode.keys()
+        data = {
+            # As older readers know it, where there is no gap.
+            str(inode): parts[0][1] if len(parts) == 1 else parts
+            for inode, parts in parts_by_inode.items()
+            if inode in keep
+        }
+        new = _index(self._path).with_suffix(".new")
+        new.write_text(json.dumps(data), encoding="utf-8")
+        new.replace(_index(self._path))
+
     def _rotate(self) -> None:
-        full = os.fstat(self._file)
-        offsets = {str(full.st_ino): self._base}
+        full, size = self._inode(), os.fstat(self._file).st_size
+        old, begin = self._parts, self._offset_at(size)
         self._path.replace(_older(self._path))
         fresh = self._open()
         os.close(self._file)
-        self._file = fresh
-        self._base += full.st_size
-        offsets[str(os.fstat(fresh).st_ino)] = self._base
-        new = _index(self._path).with_suffix(".new")
-        new.write_text(json.dumps(offsets), encoding="utf-8")
-        new.replace(_index(self._path))
+        self._file, self._parts = fresh, [(0, begin)]
+        inode = self._inode()
+        self._write_index({full: old, inode: self._parts}, only=(full, inode))
+
+
+def _read_index(path: Path) -> dict[int, _Parts]:
+    """Return the parts of each file by inode; empty before the first rotation or gap."""
+    try:
+        stored = json.loads(_index(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    return {
+        int(inode): [(0, parts)] if isinstance(parts, int) else [(at, start) for at, start in parts]
+        for inode, parts in stored.items()
+    }
 
 
 @dataclass(frozen=True)
 class _Segment:
+    """Bytes of the stream from `begin` to `end`, at `position` in a file."""
+
     path: Path
     inode: int
+    position: int
     begin: int
     end: int
 
@@ -98,6 +146,15 @@ class LogReader:
         segments = self._segments()
         return (segments[0].begin, segments[-1].end) if segments else (0, 0)
 
+    def unbroken_from(self, offset: int) -> int:
+        """Return the offset, from this one on, after which no byte is missing up to the end."""
+        begin = end = self.bounds()[1]
+        for segment in reversed(self._segments()):
+            if segment.end != begin and segment.end > segment.begin:
+                break
+            begin = min(begin, segment.begin)
+        return min(max(offset, begin), end)
+
     def read(self, offset: int, length: int) -> tuple[int, bytes]:
         """Read up to `length` bytes from `offset`, or from the oldest byte still stored if that is
         later.
@@ -112,26 +169,31 @@ class LogReader:
                 with segment.path.open("rb") as file:
                     if os.fstat(file.fileno()).st_ino != segment.inode:
                         break  # just rotated: the next call finds it
-                    file.seek(offset - segment.begin)
-                    return offset, file.read(length)
+                    file.seek(segment.position + offset - segment.begin)
+                    return offset, file.read(min(length, segment.end - offset))
             except FileNotFoundError:
                 break
         return offset, b""
 
     def _segments(self) -> list[_Segment]:
-        """Return the existing files, older first, without those whose offset is unknown."""
-        try:
-            offsets = json.loads(_index(self._path).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            offsets = None
+        """Return the parts of the existing files, older first, without files whose offset is
+        unknown."""
+        index = _read_index(self._path)
         segments = []
         for path in (_older(self._path), self._path):
             try:
                 status = path.stat()
             except FileNotFoundError:
                 continue
-            begin = 0 if offsets is None else offsets.get(str(status.st_ino))
-            if begin is not None:
-                end = begin + status.st_size
-                segments.append(_Segment(path=path, inode=status.st_ino, begin=begin, end=end))
+            parts = index.get(status.st_ino, [] if index else [(0, 0)])
+            ends = [*(position for position, _ in parts[1:]), status.st_size]
+            for (position, begin), end in zip(parts, ends, strict=True) if parts else ():
+                segment = _Segment(
+                    path=path,
+                    inode=status.st_ino,
+                    position=position,
+                    begin=begin,
+                    end=begin + max(end - position, 0),
+                )
+                segments.append(segment)
         return segments

@@ -205,6 +205,8 @@ class _Output:
     def tail(self) -> str:
         """Return the end of the output."""
         self._write(self._mask.flush())
+        with contextlib.suppress(OSError):
+            self._log.record_dropped()
         return self._end[-_SEARCH_BYTES:].decode("utf-8", "replace")
 
     def _write(self, data: bytes) -> None:

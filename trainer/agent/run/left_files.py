@@ -7,7 +7,11 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from spotd.wire import StartDocument
+from trainer.agent.base.context import AgentContext
+from trainer.agent.run.outputs import select_outputs
 from trainer.outputs.files import format_size, select_changed
+from trainer.outputs.upload import join_problems
 
 AFTER_S = 600.0  # of writing files that nothing saves, before it is reported
 NAMED = 3
@@ -26,6 +30,28 @@ def describe_left_files(workdir: Path, *, since_ns: int) -> str:
     text = ", ".join(f"{file.path} ({format_size(file.size)})" for file in largest)
     more = len(files) - len(largest)
     return f"{text} and {more} more files" if more else text
+
+
+def find_unsaved(
+    context: AgentContext, start: StartDocument, *, since_ns: int, saves_itself: bool
+) -> str:
+    """Return a warning about files that the program writes and nothing saves, or "".
+
+    `saves_itself`: the program's checkpoints are its own, or those of a folder.
+    """
+    if not saves_itself:
+        text = describe_left_files(context.paths.workdir, since_ns=since_ns)
+        if text != NONE:
+            return (
+                "the program has been writing files that spotd does not save while it runs: "
+                f"{text}. A machine that is lost takes them with it; to save a folder, write "
+                "spotd: {checkpoint: {mode: directory, path: FOLDER}} into the job file"
+            )
+    if start.files.outputs is None:
+        return ""
+    selection = select_outputs(context, start, start.files.outputs, since_ns=since_ns)
+    too_large = join_problems(selection.problems) if not start.files.outputs.patterns else ""
+    return too_large and f"not all that the program writes will be uploaded: {too_large}"
 
 
 class LeftFilesWatch:

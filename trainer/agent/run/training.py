@@ -4,6 +4,7 @@ setup -> (spotd's engine: the program claims HEAD itself | any script: the agent
 (any script: final manifest or release) -> exited. The outputs are uploaded before the success of a
 script is recorded, and after everything else. A restarted agent can continue at every step.
 """
+# More than 600 lines: one state machine, whose transitions are read together.
 
 from __future__ import annotations
 
@@ -26,13 +27,18 @@ from trainer.agent.run.container import Stage
 from trainer.agent.run.exit_code import final_checkpoint, interpret_exit
 from trainer.agent.run.head_authority import Authority, EndedError, authority_of
 from trainer.agent.run.journal_replay import JournalReplay
-from trainer.agent.run.left_files import AFTER_S, NONE, LeftFilesWatch, describe_left_files
-from trainer.agent.run.outputs import DONE, FAILED_S, OutputsCollector, select_outputs
+from trainer.agent.run.last_output import LastOutput
+from trainer.agent.run.left_files import (
+    AFTER_S,
+    LeftFilesWatch,
+    describe_left_files,
+    find_unsaved,
+)
+from trainer.agent.run.outputs import DONE, FAILED_S, OutputsCollector
 from trainer.agent.run.prepare import start_preparing
 from trainer.agent.run.printed_steps import PrintedStepsWatch
 from trainer.agent.run.saver import Saver
 from trainer.fence import FencedError
-from trainer.outputs.upload import join_problems
 
 Report = Callable[[str, Mapping[str, Any]], None]
 _CRASHED = 1
@@ -77,6 +83,7 @@ class Training:
         self._run_exit: ScriptExit | None = None
         self._outputs = OutputsCollector(context, is_done=DONE in reported)
         self._outputs_until: float | None = None
+        self._last_output = LastOutput(context)
         # When the machine goes, by its notices, on the monotonic clock; None if it stays.
         self.notice_deadline: Callable[[], float | None] = lambda: None
         self.final = wire.CHECKPOINT + ":final" in reported  # the job's success is in HEAD
@@ -171,8 +178,12 @@ class Training:
             return
         what = {"status": "failed", "code": ended.code, "seconds": ended.seconds}
         why = {"tail": ended.tail, "cause": ended.cause, "part": ended.part or part.value}
-        self._context.journal.append(wire.SETUP, {**what, **why})
-        self._end()
+
+        def end() -> None:
+            self._context.journal.append(wire.SETUP, {**what, **why})
+            self._end()
+
+        self._store_last_output(then=end)
 
     def _setup_done(self) -> None:
         if self._start.hold:
@@ -338,8 +349,24 @@ class Training:
         """End this machine's part, after the program's outputs are stored."""
         self._collect_outputs(
             finished=code == wire.EXIT_FINISHED,
-            then=lambda _complete: self._exited(code, script_exit),
+            then=lambda _complete: self._store_last_output(
+                then=lambda: self._exited(code, script_exit)
+            ),
         )
+
+    def _store_last_output(self, *, then: Callable[[], None]) -> None:
+        """Call `then`, after the rest of the output is uploaded if it is much."""
+
+        def done() -> None:
+            if self.phase is Phase.COLLECTING:
+                then()
+
+        if self._last_output.start(
+            self._start, self._desired.stopping, self.notice_deadline(), done=done
+        ):
+            self.phase = Phase.COLLECTING
+        else:
+            then()
 
     def _collect_outputs(self, *, finished: bool, then: Callable[[bool], None]) -> None:
         """Upload the outputs in a thread, then call `then` with whether none is missing.
@@ -383,7 +410,8 @@ class Training:
     def _end_for_verdict(self, verdict: HealthVerdict, script_exit: ScriptExit) -> None:
         """Restart the script, or end this machine's part. HEAD fences off unfinished saves."""
         if not verdict.again:
-            self._exited(verdict.code, replace(script_exit, cause=verdict.text))
+            ended = replace(script_exit, cause=verdict.text)
+            self._store_last_output(then=lambda: self._exited(verdict.code, ended))
             return
         self._run.reset()
         self._run_exit, self._script_ended = None, False
@@ -441,21 +469,10 @@ class Training:
             return time.time_ns()
 
     def _find_unsaved(self) -> str:
-        """Return a warning about files that the program writes and nothing saves, or ""."""
-        start, since_ns = self._start, self._started_ns()
-        if self._authority is not None and not start.checkpoint.directory:
-            text = describe_left_files(self._context.paths.workdir, since_ns=since_ns)
-            if text != NONE:
-                return (
-                    "the program has been writing files that spotd does not save while it runs: "
-                    f"{text}. A machine that is lost takes them with it; to save a folder, write "
-                    "spotd: {checkpoint: {mode: directory, path: FOLDER}} into the job file"
-                )
-        if start.files.outputs is None:
-            return ""
-        selection = select_outputs(self._context, start, start.files.outputs, since_ns=since_ns)
-        too_large = join_problems(selection.problems) if not start.files.outputs.patterns else ""
-        return too_large and f"not all that the program writes will be uploaded: {too_large}"
+        saved = self._authority is None or bool(self._start.checkpoint.directory)
+        return find_unsaved(
+            self._context, self._start, since_ns=self._started_ns(), saves_itself=saved
+        )
 
     def _report_unsaved(self, text: str) -> None:
         data = {"text": text, "alert": True}

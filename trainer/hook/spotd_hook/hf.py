@@ -7,13 +7,11 @@ Needs transformers 4.57 to 5, Python >= 3.10.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -24,8 +22,8 @@ from transformers.trainer_callback import ExportableState, TrainerCallback, Trai
 from transformers.trainer_utils import TrainOutput
 
 from . import arguments, rng_state
+from .hf_data import TrainingData
 from .objects import ShardedModel, Stateful, needs_all_ranks, stateful
-from .passes import Passes
 from .program import Program
 from .session import NextAction, Resumed, Session
 from .weights import load_weights
@@ -53,7 +51,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
     def __init__(self, trainer: Any, name: str = "") -> None:
         check_arguments(trainer)
         self._trainer, self._name = trainer, name
-        Program.current()
+        self._data = TrainingData(trainer, Program.current().warn_user)
         self._session: Session | None = None
         self._objects: dict[str, Stateful] = {}
         self._best: Any = None  # the best model's state, where the trainer looks for one
@@ -66,9 +64,6 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         self._waiting_since_s = 0.0  # end of the last step and of work after it
         self._resumed: Resumed | None = None
         self._rng: Any = None  # to be restored before the next step
-        self._order: Any = None  # to be restored before the resumed epoch's order is drawn
-        self._epoch_order: dict[str, Any] = {}  # what the order of this epoch was drawn with
-        self._generator: torch.Generator | None = None  # of the sampler
         self._carried: Tensor | None = None  # the restored sum of losses, until the next loss
         self._step_values: dict[str, Any] = {}  # of the last step, for an evaluation repeated
         self._pending: dict[str, Any] | None = None  # what is still to follow a step
@@ -78,7 +73,6 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         self._skips_start = False  # the evaluation at the start was done on another machine
         self._stops_at_once = False  # an evaluation that was repeated ended the training
         self._wrap()
-        self._passes = Passes(trainer)
 
     def _wrap(self) -> None:
         """Replace the methods of the trainer that save, load and train."""
@@ -116,22 +110,24 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         session = self._session = Session(self._collect, self._collect_own, name=self._name)
         if not session.ranks.rank:
             arguments.warn(arguments.TRAINING_ARGUMENTS, _given(self._trainer.args))
-            self._passes.warn()
         self._ignored_keys = kwargs["ignore_keys_for_eval"] = ignore_keys_for_eval
         self._name, self._best, self._output = "", None, None
         self._step_ended, self._stops_at_once, self._carried = False, False, None
         try:
-            self._resumed = session.begin()
-            shared = None if self._resumed is None else self._resumed.shared
-            self._passes.start(None if shared is None else shared.get("passes"))
-            if self._resumed is not None and self._resumed.ended:
-                self._output = self._restore_results(self._resumed)
-            elif self._resumed is None or self._resumed.weights is not None:
-                with _kept_epoch():
+            self._resumed = resumed = session.begin()
+            if resumed is not None and resumed.ended:
+                self._output = self._restore_results(resumed)
+            elif resumed is None or resumed.weights is not None:
+                self._data.start(None)
+                with self._data.skipping():
                     self._output = self._train(resume_from_checkpoint, **kwargs)
             else:
-                with tempfile.TemporaryDirectory(prefix="spotd-resume-") as folder, _kept_epoch():
-                    text = json.dumps(self._resumed.shared["trainer"])
+                self._data.start(resumed.per_rank["data"])
+                with (
+                    tempfile.TemporaryDirectory(prefix="spotd-resume-") as folder,
+                    self._data.skipping(),
+                ):
+                    text = json.dumps(resumed.shared["trainer"])
                     (Path(folder) / _STATE).write_text(text, encoding="utf-8")
                     self._output = self._train(folder, **kwargs)
             if self._trainer.args.load_best_model_at_end:
@@ -146,6 +142,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         return self._output
 
     def _training_step_with_loss(self, *args: Any, **kwargs: Any) -> Tensor:
+        self._data.count(args[1] if len(args) > 1 else kwargs["inputs"])
         loss = self._training_step(*args, **kwargs)
         self._loss = self._loss + loss.detach()
         carried = self._carried
@@ -260,7 +257,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         if trainer.control.should_training_stop or state.global_step >= state.max_steps:
             self._stops_at_once, self._carried = True, None
             trainer._total_loss_scalar += tr_loss.item()  # noqa: SLF001 - as at the end of training
-            trainer.get_batch_samples = lambda *_: ([], None)
+            self._data.end()
 
     def _evaluate_unless_done(self, *args: Any, **kwargs: Any) -> Any:
         """`_evaluate`; that of eval_on_start was done if the training began on another machine."""
@@ -338,7 +335,6 @@ class Callback(TrainerCallback):  # type: ignore[misc]
             self._restore_callbacks(resumed)
             trainer.current_flos = resumed.per_rank["flos"]
             self._rng, self._carried = resumed.per_rank["chance"], resumed.per_rank["tr_loss"]
-            self._order = resumed.per_rank["order"]
             _restore_means(trainer, resumed.shared["means"])
             if resumed.shared["pending"] is not None:
                 self._repeat_evaluation(resumed)
@@ -350,19 +346,11 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         """The order of an epoch is drawn after this: again, if it is resumed in its middle."""
         del args, control
         self._epoch_ended = False
-        begins = self._passes.begin(state.global_step)
-        is_whole, order = begins or not (state.epoch or 0) % 1, self._order
-        if is_whole:
-            self._restore_rng()
-        self._generator = _generator_of(kwargs["train_dataloader"])
-        if order is not None:
-            if not is_whole:
-                rng_state.restore(order["chance"])
-            drawn_with = order["now"] if is_whole else order["generator"]
-            if self._generator is not None and drawn_with is not None:
-                self._generator.set_state(drawn_with)
-        self._order = None
-        self._epoch_order = {"chance": rng_state.capture(), "generator": _state_of(self._generator)}
+        self._data.begin_epoch(
+            kwargs["train_dataloader"],
+            is_whole=not (state.epoch or 0) % 1,
+            restore_rng=self._restore_rng,
+        )
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Within an epoch, its order was drawn again and its first batches were skipped by now.
@@ -377,6 +365,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         del args, state, control, kwargs
         self._step_ended, self._save_wanted = True, False
+        self._data.end_step()
         loss, self._loss = self._loss, 0.0
         self._active_session.count_step(float(loss))
 
@@ -435,7 +424,6 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         shared["best"] = self._best or {}
         shared["pending"] = self._pending or (self._to_follow() if session.evaluating else None)
         shared["first_step"], shared["limits"] = self._first_step, self._limits()
-        shared["passes"] = self._passes.state()
         shared["output"] = None if self._output is None else list(self._output)
         return {**shared, "trainer": self._state_before or self._trainer_state()}
 
@@ -445,7 +433,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
             "chance": session.rng or rng_state.capture(),
             "loss": session.step_loss,
             "tr_loss": torch.zeros(()) if tr_loss is None else tr_loss.detach().cpu(),
-            "order": {**self._epoch_order, "now": _state_of(self._generator)},
+            "data": self._data.state(),
             "flos": self._trainer.current_flos,
         }
 
@@ -515,39 +503,6 @@ def _given(args: Any) -> dict[str, Any]:
     """Return the arguments that are not as they are by default."""
     values = {one.name: (getattr(args, one.name, None), one.default) for one in fields(args)}
     return {name: value for name, (value, default) in values.items() if value != default}
-
-
-@contextlib.contextmanager
-def _kept_epoch() -> Iterator[None]:
-    """Keep a loader's epoch where the trainer skips the first batches of an epoch.
-
-    Before 1.15, accelerate forgets it, so that the order of the first epoch comes again.
-    """
-    module: Any = sys.modules["transformers.trainer"]
-    skip_first_batches = module.skip_first_batches
-
-    def skip(dataloader: Any, num_batches: int = 0) -> Any:
-        skipped = skip_first_batches(dataloader, num_batches)
-        if hasattr(dataloader, "iteration"):
-            skipped.iteration = dataloader.iteration
-        return skipped
-
-    module.skip_first_batches = skip
-    try:
-        yield
-    finally:
-        module.skip_first_batches = skip_first_batches
-
-
-def _generator_of(dataloader: Any) -> torch.Generator | None:
-    """Return the generator that the sampler of a loader of accelerate draws from."""
-    sampler = dataloader.get_sampler() if hasattr(dataloader, "get_sampler") else None
-    generator: torch.Generator | None = getattr(sampler, "generator", None)
-    return generator
-
-
-def _state_of(generator: torch.Generator | None) -> Tensor | None:
-    return None if generator is None else generator.get_state()
 
 
 def _means_of(trainer: Any, *, logged: bool = False) -> dict[str, Any] | None:

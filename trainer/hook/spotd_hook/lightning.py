@@ -19,6 +19,7 @@ from lightning.pytorch.strategies import (
     ModelParallelStrategy,
 )
 from torch import Tensor
+from torch.utils.data import IterableDataset
 
 from . import arguments, rng_state
 from .checkpoint_files import collect_files, local_callbacks, restore_files
@@ -202,8 +203,21 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
         elif resumed is not None:
             self._continues_epoch = True
         self._resumed = None
+        self._check_data(trainer)
         session.reset_timers()
         self._waiting_since_s = time.monotonic()
+
+    def _check_data(self, trainer: Any) -> None:
+        """Warn of an IterableDataset whose loader keeps no state."""
+        for loader in trainer.fit_loop._combined_loader.flattened:  # noqa: SLF001
+            dataset = getattr(loader, "dataset", None)
+            if isinstance(dataset, IterableDataset) and not hasattr(loader, "state_dict"):
+                Program.current().warn_user(
+                    f"Lightning begins to read {type(dataset).__name__} anew after a resume: if "
+                    "this machine ends within an epoch, or each pass of the dataset goes on where "
+                    "the last one ended, the batches after that are not those of an uninterrupted "
+                    "training. Use torchdata's StatefulDataLoader"
+                )
 
     def on_train_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int

@@ -189,6 +189,12 @@ class Program:
         """Report a warning to the agent."""
         self.link.send(WARNING, {"text": message})
 
+    def warn_user(self, message: str) -> None:
+        """Warn once for all ranks: in the output, by the job's events and by an alert."""
+        if not self.ranks.rank:
+            print(f"spotd_hook: warning: {message}", file=sys.stderr, flush=True)
+            self.link.send(WARNING, {"text": message, "alert": True})
+
     # --- trainings
 
     def name_training(self, name: str = "") -> str:

@@ -24,6 +24,23 @@ def capture() -> dict[str, Any]:
     }
 
 
+def are_equal(first: dict[str, Any], second: dict[str, Any]) -> bool:
+    """Return whether nothing was drawn between two captures."""
+    for name in ("torch", "cuda"):
+        one, other = first[name], second[name]
+        if (one is None) != (other is None) or (one is not None and not torch.equal(one, other)):
+            return False
+    numpy_states = [_plain(state["numpy"]) for state in (first, second)]
+    return bool(first["python"] == second["python"] and numpy_states[0] == numpy_states[1])
+
+
+def _plain(numpy_state: Any) -> Any:
+    """Return a state of NumPy's generator that can be compared."""
+    if numpy_state is None:
+        return None
+    return [part.tobytes() if hasattr(part, "tobytes") else part for part in numpy_state]
+
+
 def restore(state: dict[str, Any]) -> None:
     """Set all generators to a captured state."""
     torch.set_rng_state(state["torch"])

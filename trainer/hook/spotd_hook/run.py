@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from torch import Tensor
+from torch.utils.data import IterableDataset
 
 from . import rng_state
 from .objects import needs_all_ranks, stateful
@@ -126,8 +127,17 @@ class Run:
     def batches(self, batches: Iterable[T]) -> Iterator[T]:
         """Yield the same batches, and measure the wait for each.
 
-        The iterator is created by this call, not with the first batch.
+        The iterator is created by this call, not with the first batch. A warning says if batches
+        of an IterableDataset are not saved.
         """
+        dataset = getattr(batches, "dataset", batches)
+        if isinstance(dataset, IterableDataset) and not self._saves(batches, dataset):
+            self._session.program.warn_user(
+                f"where training stands in {type(dataset).__name__} is not saved: if this machine "
+                "ends, its batches begin anew, and are not those of an uninterrupted training. "
+                "Give Run(data=...) what has a state_dict(): the dataset, or torchdata's "
+                "StatefulDataLoader"
+            )
         iterator = iter(batches)
 
         def measured() -> Iterator[T]:
@@ -172,6 +182,10 @@ class Run:
     def save(self) -> None:
         """Save now, in addition to the job's interval; call it on all ranks, between two steps."""
         self._session.save("program")
+
+    def _saves(self, *values: Any) -> bool:
+        saved = [*self._per_rank_objects.values(), *self._objects.values()]
+        return any(value is one for value in values for one in saved)
 
     def _loss_of_step(self) -> tuple[float | None, int]:
         loss, tokens = self._losses

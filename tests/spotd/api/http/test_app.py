@@ -33,7 +33,10 @@ from spotd.api_client.client import EXIT_CODES
 from spotd.base.errors import ExitCode, UserError
 from spotd.domain.events import Event
 from spotd.domain.states import LeaveReason, Outcome
+from spotd.domain.stored_logs import write_end
+from spotd.observe.log_shipper import stream_name
 from spotd.store.errors import StoreError, StoreUnavailableError
+from spotd.wire import LogEnd, last_output_key
 from tests.fixtures.path_client import PathClient
 from tests.fixtures.waiting import LIMIT_S, until
 from tests.spotd.api.rig import JOB_FILE, OFFERS, SPOT, Rig, story
@@ -436,6 +439,72 @@ def test_bytes_that_never_came_are_passed_over(rig: Rig, client: PathClient) -> 
     assert texts(client.post("/v1/jobs/gpt/logs", {"generation": 2})) == (
         "step 1191 loss 1.9\nafter the gap\n"
     )
+
+
+def missing(reply: dict[str, Any]) -> list[tuple[int, int | None]]:
+    """The gaps in a reply: where they are, and their bytes."""
+    return [
+        (chunk["offset"], chunk["missing"]["bytes"])
+        for chunk in reply["chunks"]
+        if "missing" in chunk
+    ]
+
+
+def test_missing_output_is_said_once_with_its_bytes(rig: Rig, client: PathClient) -> None:
+    job_id = story(rig)
+    node = rig.store.nodes.of_job(job_id)[1]
+    rig.log(node, "rank0", 119, b"after the gap\n")
+    reply = client.post("/v1/jobs/gpt/logs", {"generation": 2})
+    assert missing(reply) == [(19, 100)]
+    assert missing(client.post("/v1/jobs/gpt/logs", {"cursor": reply["cursor"]})) == []
+
+
+@pytest.mark.parametrize("stream", ["rank0", "setup"])
+def test_the_end_of_a_lost_machine_s_output_is_unknown(
+    rig: Rig, client: PathClient, stream: str
+) -> None:
+    """Of a machine that never said where its output ends; `setup` is complete once `run` runs."""
+    job_id = story(rig)
+    first, second = rig.store.nodes.of_job(job_id)
+    for node in (first, second):
+        rig.objects.delete(stream_name(node, stream).end_key)
+    reply = client.post("/v1/jobs/gpt/logs")
+    assert missing(reply) == ([(35, None)] if stream == "rank0" else [])
+    assert missing(client.post("/v1/jobs/gpt/logs", {"cursor": reply["cursor"]})) == []
+    assert missing(client.post("/v1/jobs/gpt/logs", {"tail_bytes": 10})) == []
+    assert missing(client.post("/v1/jobs/gpt/logs", {"since_us": 1 << 52})) == []
+    rig.leave(second, 0, LeaveReason.LOST, "silent")
+    rig.finish(job_id, 0, Outcome.FAILED)
+    reply = client.post("/v1/jobs/gpt/logs", {"cursor": reply["cursor"]})
+    assert missing(reply) == ([(19, None)] if stream == "rank0" else [])
+    assert reply["done"]
+
+
+def test_output_that_only_the_job_s_store_has_is_read_there(rig: Rig, client: PathClient) -> None:
+    job_id = story(rig)
+    node = rig.store.nodes.of_job(job_id)[1]
+    place = stream_name(node, "rank0")
+    key = last_output_key(job_id, generation=2, rank=0, stream="rank0")
+    rest = "".join(f"\u4e16 {number}\n" for number in range(300_000)).encode()
+    job = rig.store.jobs.find(job_id)
+    assert job is not None
+    rig.open_store(job.spec.checkpoint.store).put(key, rest)
+    end = LogEnd(2, "rank0", 19 + len(rest), begin=19, end=19 + len(rest))
+    rig.objects.put(place.end_key, write_end(end))
+    rig.store.logs.record_offset(node.id, "rank0", end.offset)
+    body: dict[str, Any] = {"generation": 2}
+    got, replies = b"", 0
+    while True:
+        reply = client.post("/v1/jobs/gpt/logs", body)
+        got, replies = got + texts(reply).encode("latin-1"), replies + 1
+        body["cursor"] = reply["cursor"]
+        assert all(chunk["text"].encode("latin-1").decode() for chunk in reply["chunks"])
+        if not reply["more"]:
+            break
+    assert got == b"step 1191 loss 1.9\n" + rest
+    assert replies > 2
+    found = client.get("/v1/jobs/gpt/logs/search?text=299999")
+    assert [line["text"] for line in found["items"][0]["lines"]] == ["\u4e16 299999"]
 
 
 def test_output_that_retention_deleted_is_passed_over(rig: Rig, client: PathClient) -> None:

@@ -17,7 +17,7 @@ from spotd.domain.units import S
 from spotd.domain.view import View
 from spotd.planner.core.plan_builder import PlanBuilder
 from spotd.planner.rules.apply_observations import settle_exits
-from spotd.planner.rules.finish_job import clean_up, obey_limits, stop_wanted
+from spotd.planner.rules.finish_job import RANK_EXIT_S, clean_up, obey_limits, stop_wanted
 from spotd.planner.rules.replace_node import drain_noticed, keep_gang
 from spotd.wire import EXIT_FINISHED
 from tests.spotd.planner.build import (
@@ -249,3 +249,26 @@ def test_a_success_with_a_checkpoint_is_none_that_kept_nothing() -> None:
     assert not after.job.kept_nothing
     [event] = [event for event in plan.events if event.kind == "succeeded"]
     assert event.severity is Severity.INFO
+
+
+@pytest.mark.parametrize(
+    ("rank", "waits"),
+    [
+        ({}, True),
+        ({"exit_code": 0, "exited_at_us": NOW}, False),
+        ({"link_down_at_us": NOW}, False),
+        ({"chosen": False}, False),
+    ],
+    ids=["trains", "exited", "cut off", "not chosen"],
+)
+def test_the_other_ranks_may_report_their_end_first(rank: dict[str, Any], waits: bool) -> None:
+    """Their last output comes before it; rank 0 answers for them."""
+    nodes = node(R, **DONE), node(R, rank=1, **rank)
+    job = {"spec": spec(num_nodes=2), "outcome": Outcome.SUCCEEDED, "finished_at_us": NOW}
+    for late_us, left in ((0, {T, R} if waits else {T}), (int(RANK_EXIT_S * S), {T})):
+        d = PlanBuilder(view(*nodes, job=job), market(), NOW + late_us)
+        clean_up(d)
+        assert {n.state for n in d.nodes} == left
+    d = draft(*nodes, job=job | {"outcome": Outcome.FAILED})
+    clean_up(d)
+    assert {n.state for n in d.nodes} == {T}

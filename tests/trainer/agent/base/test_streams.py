@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -87,3 +90,48 @@ def test_another_writer_goes_on_where_the_first_one_ended(tmp_path: Path) -> Non
     reader = LogReader(path)
     first, end = reader.bounds()
     assert (end, read_all(reader, first)) == (len(text), (first, text[first:]))
+
+
+def test_what_a_full_disk_refused_leaves_a_gap_of_its_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "rank0.log"
+    writer, reader = LogWriter(path, 60), LogReader(path)
+    for number in range(8):
+        with monkeypatch.context() as full:
+            if number in (1, 2, 5):
+                full.setattr(os, "write", _refuse)
+            writer.write(b"line %d\n" % number)
+    assert reader.read(0, 100) == (0, b"line 0\n")
+    assert reader.read(7, 100) == (21, b"line 3\nline 4\n")
+    assert reader.read(35, 100) == (42, b"line 6\nline 7\n")
+    assert reader.bounds() == (0, 56)
+    assert reader.unbroken_from(0) == 42
+    assert reader.unbroken_from(50) == 50
+    for number in range(8, 12):  # the full file is rotated with its gaps
+        writer.write(b"line %d\n" % number)
+    assert reader.read(35, 100) == (42, b"line 6\nline 7\nline 8\nline 9\nline 10\nlin")
+    assert reader.read(81, 100) == (81, b"e 11\n")
+    assert reader.unbroken_from(0) == 42
+    writer.close()
+    again = LogWriter(path, 60)
+    again.write(b"the next writer\n")
+    assert reader.bounds() == (0, 56 + 7 + 7 + 8 + 8 + 16)
+
+
+def test_a_gap_at_the_very_end_is_known_once_the_disk_has_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, reader = LogWriter(tmp_path / "rank0.log"), LogReader(tmp_path / "rank0.log")
+    writer.write(b"first\n")
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", _refuse)
+        writer.write(b"lost\n")
+    assert reader.bounds() == (0, 6)
+    writer.record_dropped()
+    assert reader.bounds() == (0, 11)
+    assert reader.unbroken_from(0) == 11
+
+
+def _refuse(*_: object) -> int:
+    raise OSError(errno.ENOSPC, "the disk is full")

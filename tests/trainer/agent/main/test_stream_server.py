@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,10 +17,21 @@ from pathlib import Path
 import pytest
 
 from spotd import wire
-from spotd.wire import Heartbeat, JournalEntry, LogChunk, parse_line
+from spotd.wire import (
+    FETCHED_BYTES,
+    FETCHED_S,
+    Heartbeat,
+    JournalEntry,
+    Line,
+    LogChunk,
+    LogEnd,
+    parse_line,
+)
 from tests.fixtures.metadata import serve_metadata
 from tests.fixtures.waiting import LIMIT_S, wait_until
 from tests.trainer.agent.node import Following, Node
+from trainer.agent.base.paths import find_paths
+from trainer.agent.base.streams import LogReader, LogWriter
 from trainer.agent.main.stream_server import CHUNK_BYTES, LOG_BYTES_PER_S, TAIL_BYTES, Follower
 
 WORKER = f"{shlex.quote(sys.executable)} {Path(__file__).parents[1] / 'worker.py'}"
@@ -252,6 +265,220 @@ def test_the_last_words_come_before_the_end(node: Node) -> None:
     told = following.lines()
     end = next(i for i, x in enumerate(told) if isinstance(x, JournalEntry) and x.kind == "exited")
     assert any("the reason why" in x.text for x in told[:end] if isinstance(x, LogChunk))
+
+
+def ends(following: Following) -> dict[str, LogEnd]:
+    return {end.stream: end for end in following.of(LogEnd)}
+
+
+def until_exit(following: Following) -> list[LogChunk | LogEnd]:
+    """What was sent before the entry about the end of the script."""
+    wait_until("the end", lambda: wire.EXITED in kinds(following))
+    sent = following.lines()
+    at = next(i for i, x in enumerate(sent) if isinstance(x, JournalEntry) and x.ends_script)
+    return [line for line in sent[:at] if isinstance(line, LogChunk | LogEnd)]
+
+
+def put_together(chunks: list[LogChunk | LogEnd], stream: str = "rank0") -> bytes:
+    """The stream by offset; NUL bytes where something is missing."""
+    data = bytearray()
+    for chunk in chunks:
+        if isinstance(chunk, LogChunk) and chunk.stream == stream:
+            text = chunk.text.encode("latin-1")
+            data += bytes(max(chunk.offset + len(text) - len(data), 0))
+            data[chunk.offset : chunk.offset + len(text)] = text
+    return bytes(data)
+
+
+def test_all_output_comes_before_the_end(node: Node) -> None:
+    """More than a minute of the usual rate."""
+    node.run()
+    following = node.follow()
+    node.start(setup="seq 1 20000", run="seq -f '%08g: a line' 1 240000 >&2; exit 3")
+    sent = until_exit(following)
+    whole = b"".join(b"%08d: a line\n" % number for number in range(1, 240_001))
+    assert put_together(sent) == whole
+    ended = [(end.stream, end.offset) for end in sent[-2:] if isinstance(end, LogEnd)]
+    assert ended == [("rank0", len(whole)), ("setup", len(put_together(sent, "setup")))]
+    assert put_together(sent, "setup").endswith(b"\n20000\n")
+
+
+def test_all_output_of_a_setup_that_fails_comes_before_its_end(node: Node) -> None:
+    node.run()
+    following = node.follow()
+    node.start(setup="seq -f '%08g: a line' 1 30000; exit 3", run="true")
+    failed = lambda: any(e.ends_script for e in following.of(JournalEntry))  # noqa: E731
+    wait_until("the end", failed)
+    sent = following.lines()
+    at = next(i for i, x in enumerate(sent) if isinstance(x, JournalEntry) and x.ends_script)
+    output = [line for line in sent[:at] if isinstance(line, LogChunk | LogEnd)]
+    assert put_together(output, "setup").endswith(b"00030000: a line\n")
+    assert 0 not in put_together(output, "setup")
+
+
+def test_a_restart_of_the_agent_costs_no_output(node: Node) -> None:
+    node.run()
+    node.start(
+        run="seq -f '%08g: a line' 1 50000; while [ ! -e go ]; do sleep 0.1; done; "
+        "seq -f '%08g: more' 1 50000"
+    )
+    node.wait_for_log("00050000: a line")
+    following = node.follow()
+    wait_until("some of it", lambda: following.of(LogChunk))
+    node.kill_agent()
+    assert following.process.wait(LIMIT_S) == 0
+    following.close()
+    first = put_together([*following.of(LogChunk)])
+    node.run()
+    following = node.follow(after=following.of(JournalEntry)[-1].seq, logs={"rank0": len(first)})
+    (node.paths.workdir / "go").touch()
+    rest = put_together(until_exit(following))
+    lines = [b"%08d: a line\n", b"%08d: more\n"]
+    whole = b"".join(line % number for line in lines for number in range(1, 50_001))
+    assert first + rest[len(first) :] == whole
+
+
+def test_beyond_the_bound_the_newest_lines_come_and_the_rest_is_a_gap(node: Node) -> None:
+    """The lines on both sides of the gap are whole."""
+    node.run()
+    following = node.follow()
+    node.start(run="seq -f '%08g: a line' 1 700000")  # 11.9 MB, and 4 MiB may come
+    sent = put_together(until_exit(following))
+    whole = b"".join(b"%08d: a line\n" % number for number in range(1, 700_001))
+    assert len(sent) == len(whole) == ends(following)["rank0"].offset
+    begin, end = sent.index(b"\0"), sent.rindex(b"\0") + 1
+    assert sent[:begin] == whole[:begin]
+    assert sent[begin:end] == bytes(end - begin)
+    assert sent[end:] == whole[end:]
+    assert whole[begin - 1 : begin] == whole[end - 1 : end] == b"\n"
+    assert len(sent) - (end - begin) <= FETCHED_BYTES + 10 * LOG_BYTES_PER_S
+    assert end >= len(whole) - TAIL_BYTES
+
+
+def test_a_line_without_an_end_and_binary_output_come_whole(node: Node) -> None:
+    node.run()
+    following = node.follow()
+    node.start(
+        run="head -c 1000000 /dev/zero | tr '\\0' 'x'; head -c 300000 /dev/urandom | tee copy"
+    )
+    sent = put_together(until_exit(following))
+    assert sent[:1_000_000] == b"x" * 1_000_000
+    assert len(sent) == 1_300_000
+    assert sent[1_000_000:] == (node.paths.workdir / "copy").read_bytes()
+
+
+class Quick:
+    """A follower in this process, whose clock is set and which sends to a list."""
+
+    def __init__(self, tmp_path: Path, *entries: JournalEntry) -> None:
+        self.paths = find_paths({"SPOTD_HOME": str(tmp_path)}, "job-1", 1)
+        self.paths.logs.mkdir(parents=True)
+        self.paths.journal.write_bytes(b"".join(entry.to_line() for entry in entries))
+        self.sent: list[Line] = []
+        self.now = 100.0
+
+    def follow(self, **offsets: int) -> Follower:
+        return Follower(
+            self.paths,
+            1,
+            after=0,
+            offsets=offsets,
+            out=lambda line: self.sent.append(parse_line(line)),
+            monotonic=lambda: self.now,
+        )
+
+    def write(self, data: bytes, limit_bytes: int = 1 << 30) -> None:
+        writer = LogWriter(self.paths.logs / "rank0.log", limit_bytes)
+        writer.write(data)
+        writer.close()
+
+    @property
+    def chunks(self) -> list[LogChunk]:
+        return [line for line in self.sent if isinstance(line, LogChunk)]
+
+
+EXITED = JournalEntry(1, 1, 1, wire.EXITED, {"code": 0})
+
+
+def test_a_slow_connection_holds_the_machine_for_a_bounded_time(tmp_path: Path) -> None:
+    quick = Quick(tmp_path, EXITED)
+    quick.write(b"a line\n" * 100_000)
+    follower = quick.follow()
+    for elapsed_s in (0.0, 0.1, FETCHED_S - 0.1):
+        quick.now = 100.0 + elapsed_s
+        follower._send_journal()
+        follower._send_logs()
+    assert EXITED not in quick.sent
+    quick.now = 100.0 + FETCHED_S
+    follower._send_journal()
+    assert quick.sent[-2:] == [LogEnd(1, "rank0", 700_000), EXITED]
+    assert not follower._send_logs(), "nothing more comes"
+
+
+def test_the_end_is_told_before_a_notice_s_deadline(tmp_path: Path) -> None:
+    at_us = int(time.time() * 1e6)
+    data = {"notice_id": "n", "kind": "preempt", "remaining_s": 5.0}
+    notice = JournalEntry(1, at_us, 1, wire.NOTICE, data)
+    exited = replace(EXITED, seq=2)
+    quick = Quick(tmp_path, notice, exited)
+    quick.write(b"a line\n" * 100_000)
+    follower = quick.follow()
+    for elapsed_s in (0.0, 2.0):
+        quick.now = 100.0 + elapsed_s
+        follower._send_journal()
+        follower._send_logs()
+    assert exited not in quick.sent
+    quick.now = 103.1
+    follower._send_journal()
+    assert quick.sent[-1] == exited
+
+
+def test_a_dead_agent_s_last_output_is_sent_before_the_end(tmp_path: Path) -> None:
+    quick = Quick(tmp_path, EXITED)
+    quick.write(b"a line\n" * 100_000)
+    quick.follow()._send_rest()
+    assert quick.sent[-1] == EXITED
+    assert put_together([*quick.chunks]) == b"a line\n" * 100_000
+
+
+def test_characters_are_not_cut(tmp_path: Path) -> None:
+    """Neither at the end of a chunk, nor where the log was rotated, nor before all is written."""
+    quick = Quick(tmp_path)
+    text = "\u00e9\u4e16\U0001f600" * 20_000
+    data = text.encode()
+    quick.write(data[:-2], limit_bytes=40_001)  # a limit within a character
+    begin = LogReader(quick.paths.logs / "rank0.log").bounds()[0]
+    follower = quick.follow(rank0=begin)
+    for quick.now in range(100, 110):
+        follower._send_logs()
+    sent = [chunk.text.encode("latin-1") for chunk in quick.chunks]
+    assert b"".join(sent) == data[begin:-4], "what is there of the last character waits"
+    assert all(part.decode() for part in sent[1:])
+    quick.write(data[-2:], limit_bytes=40_001)
+    quick.now += 1
+    follower._send_logs()
+    assert quick.chunks[-1].text.encode("latin-1").decode() == text[-1]
+
+
+def test_after_an_overrun_the_output_goes_on_with_a_whole_line(tmp_path: Path) -> None:
+    quick = Quick(tmp_path)
+    quick.write(b"".join(b"line %06d\n" % number for number in range(20_000)), 20_001)
+    quick.follow(rank0=5)._send_logs()
+    first = quick.chunks[0]
+    assert first.offset > 5
+    assert first.offset % 12 == 0
+    assert first.text.startswith("line ")
+
+
+def test_it_is_noted_how_much_was_sent_and_told_what_is_stored(tmp_path: Path) -> None:
+    quick = Quick(tmp_path, EXITED)
+    quick.paths.memory.mkdir(parents=True, exist_ok=True)
+    quick.write(b"a line\n" * 10)
+    quick.paths.stored_log("rank0").write_text("[7, 70]")
+    quick.follow()._send_rest()
+    assert json.loads(quick.paths.sent_logs.read_bytes()) == {"rank0": 70}
+    assert LogEnd(1, "rank0", 70, begin=7, end=70) in quick.sent
+    shutil.rmtree(quick.paths.memory)
 
 
 def test_output_of_any_bytes_survives(node: Node) -> None:

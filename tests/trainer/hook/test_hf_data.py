@@ -1,0 +1,143 @@
+"""transformers' Trainer on data without an order of its own: after an interruption, it has the
+batches that it would have had, also beyond its first pass; or it says that it has not.
+
+The reference is always the trainer without spotd, with the same arguments.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotd.wire import EXIT_FINISHED, EXIT_RELEASED
+from tests.fixtures.waiting import LIMIT_S
+from tests.trainer.hook.rig import Program
+from tests.trainer.hook.test_hf import MODULES
+from tests.trainer.hook.test_hf_whole_step import FINETUNE, OFFLINE, reference, results
+from tests.trainer.rig import AgentEnd
+
+pytestmark = pytest.mark.skipif(
+    find_spec("transformers") is None, reason="pip install '.[examples]'"
+)
+STEPS = {"max_steps": 28, "learning_rate": 0.01}  # a pass has 11 steps
+WORKERS = {"dataloader_num_workers": 2}
+TORCHDATA = pytest.mark.skipif(find_spec("torchdata") is None, reason="pip install torchdata")
+
+
+@pytest.fixture
+def agent() -> Iterator[AgentEnd]:
+    with AgentEnd() as agent:
+        yield agent
+
+
+def interrupted(
+    folder: Path, agent: AgentEnd, arguments: tuple[str, ...], left_at: int, *, notice: bool
+) -> Program:
+    """Run the program on two machines; the first one ends at a step."""
+    hold = folder / "go on"
+    held = {"HELD_IN": f"step {left_at}", "HELD_UNTIL": str(hold), "SPOTD_EVERY_STEPS": "3"}
+    program = Program(folder / "parts", FINETUNE, arguments, 1, {**OFFLINE, **held}, MODULES)
+    process = program.start(1, agent)
+    agent.wait("progress", lambda data: data["to_step"] >= left_at)
+    agent.wait("checkpoint", lambda data: data["step"] >= left_at - 3)
+    if notice:
+        agent.tell(stop=True, reason="the machine goes", deadline_s=120.0)
+        hold.touch()
+        assert process.wait(LIMIT_S) == EXIT_RELEASED, program.output()
+        agent.tell(stop=False, deadline_s=None)
+    else:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait(LIMIT_S)
+        hold.touch()
+    agent.wait_left()
+    assert program.run(2, agent) == EXIT_FINISHED, program.output()
+    return program
+
+
+def alerts(agent: AgentEnd) -> list[str]:
+    return [entry["text"] for entry in agent.of("warning") if entry.get("alert")]
+
+
+@pytest.mark.parametrize("left_at", [7, 11, 16, 22], ids=["mid 1", "end 1", "mid 2", "end 2"])
+@pytest.mark.parametrize(
+    ("data", "settings", "loader"),
+    [
+        ("rows", {}, ""),
+        ("plain", {}, ""),
+        ("same", {"gradient_accumulation_steps": 2, "max_steps": 24}, ""),
+        ("sized", {}, ""),
+        ("stream", {}, ""),
+        ("stateful", {}, ""),
+        ("plain", WORKERS, ""),
+        ("random", WORKERS, ""),
+        ("stream", {}, "counting"),
+        pytest.param("plain", {}, "torchdata", marks=TORCHDATA),
+        pytest.param("stateful", {}, "torchdata", marks=TORCHDATA),
+        pytest.param("plain", WORKERS, "torchdata", marks=TORCHDATA),
+    ],
+)
+def test_the_batches_are_those_of_a_run_without_interruption(
+    tmp_path: Path,
+    agent: AgentEnd,
+    data: str,
+    settings: dict[str, Any],
+    loader: str,
+    left_at: int,
+) -> None:
+    arguments = (json.dumps({**STEPS, **settings}), "--data", data, "--loader", loader)
+    whole = reference(tmp_path / "whole", arguments)
+    program = interrupted(tmp_path, agent, arguments, left_at, notice=left_at % 2 == 1)
+    assert results(program) == whole
+    assert alerts(agent) == []
+
+
+def test_data_that_draws_random_numbers_of_the_program_is_named_at_the_start(
+    tmp_path: Path, agent: AgentEnd
+) -> None:
+    arguments = (json.dumps(STEPS), "--data", "random")
+    program = Program(tmp_path, FINETUNE, arguments, 1, OFFLINE, MODULES)
+    assert program.run(1, agent) == EXIT_FINISHED, program.output()
+    (text,) = alerts(agent)
+    assert "(Random) draws from the program's random generators" in text
+    assert "StatefulDataLoader" in text
+    assert text in program.output()
+
+
+def test_data_that_is_not_the_same_again_is_said(tmp_path: Path, agent: AgentEnd) -> None:
+    arguments = (json.dumps(STEPS), "--data", "changing")
+    program = interrupted(tmp_path, agent, arguments, 16, notice=True)
+    (text,) = alerts(agent)
+    assert "(Changing) is not the same when it is read again" in text
+    assert text in program.output()
+
+
+def test_who_wants_no_data_skipped_gets_none_skipped(tmp_path: Path, agent: AgentEnd) -> None:
+    settings = {**STEPS, "ignore_data_skip": True}
+    arguments = (json.dumps(settings), "--data", "changing")
+    interrupted(tmp_path, agent, arguments, 16, notice=True)
+    assert alerts(agent) == []
+
+
+@pytest.mark.parametrize(
+    ("way", "words"),
+    [
+        ("loop", "where training stands in Stream is not saved"),
+        ("saved", ""),
+        ("lightning", "Lightning begins to read Stream anew after a resume"),
+    ],
+)
+def test_a_position_that_is_not_saved_is_named_at_the_start(
+    tmp_path: Path, agent: AgentEnd, way: str, words: str
+) -> None:
+    program = Program(tmp_path, "tests/trainer/hook/starved_stream.py", (way,), 1, OFFLINE, MODULES)
+    assert program.run(1, agent) == EXIT_FINISHED, program.output()
+    assert len(alerts(agent)) == (1 if words else 0)
+    assert all(text.startswith(words) for text in alerts(agent))
+    assert words in program.output()
