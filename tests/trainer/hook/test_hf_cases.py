@@ -86,6 +86,7 @@ def row(case: str, leave_at: int, *behaviours: str, **more: Any) -> Any:
         ),
         row("twice", 3, "one trainer whose train() is called twice"),
         row("stream", 4, "the first pass over an IterableDataset"),
+        row("stream_that_counts", 14, "a later pass over an IterableDataset that goes on in each"),
         row("stream_of_epochs", 14, "a later pass over an IterableDataset that has set_epoch()"),
         row("stream_of_epochs", 9, "the end of a pass over an IterableDataset"),
         row("first_evaluation", 13, "eval_on_start: evaluated once"),
@@ -117,27 +118,9 @@ def test_a_notice_in_the_last_step_leaves_nothing_to_resume(tmp_path: Path) -> N
     assert left_by(noticed) == left_by(whole)
 
 
-@pytest.mark.parametrize(("case", "warns"), [("stream_that_counts", True), ("stream", False)])
-def test_a_data_set_whose_later_passes_cannot_be_found_again_is_warned_about(
-    tmp_path: Path, case: str, warns: bool
-) -> None:
-    run = program(tmp_path, case, "--leave-at", "1")
-    assert run.run(1) == EXIT_RELEASED, run.output()
-    warning = "spotd_hook: train_dataset is a Stream without set_epoch(epoch): a training that"
-    assert (warning in run.output()) is warns
-
-
 @pytest.mark.parametrize(
     ("case", "leave_at"),
     [
-        row(
-            "stream_that_counts",
-            14,
-            "a later pass over an IterableDataset whose order is not set by `set_epoch`",
-            holds=False,
-            because="the rows are those of the first pass; a warning at the start says so. Give "
-            "the data set `set_epoch(epoch)`",
-        ),
         row(
             "random_batches",
             13,

