@@ -454,7 +454,8 @@ def test_a_notice_is_trained_on_up_to_the_last_safe_save(trainer: Trainer) -> No
             plans = agent.of("plan")
             released = agent.of("released")[0]["step"]
             assert released <= max(agent.losses())
-            if [plan["action"] for plan in plans] == ["train", "save", "save"] and plans[-1]["kept"]:
+            actions = [plan["action"] for plan in plans]
+            if actions == ["train", "save", "save"] and plans[-1]["kept"]:
                 planned, leaves, ended = plans
                 assert (leaves["step"] - planned["step"]) * 0.03 > 0.5, "it trained on"
                 assert ended["step"] == leaves["step"]
