@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,12 @@ class StoppedClock:
 
     def now_us(self) -> int:
         return self._now_us
+
+    def stand_in_mid_month(self) -> None:
+        """Stand at noon of a 15th, so that a story of some days is in one month."""
+        now = datetime.fromtimestamp(self._now_us / S, UTC)
+        noon = now.replace(day=15, hour=12, minute=0, second=0, microsecond=0)
+        self._now_us = int(noon.timestamp() * S)
 
     def go_on(self, seconds: float) -> None:
         """It stands that much later."""

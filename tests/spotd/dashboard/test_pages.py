@@ -92,6 +92,7 @@ def test_the_fleet_adds_up(rig: Rig, client: Client, url: str) -> None:
 
 
 def test_money_is_that_of_reports_and_budgets(rig: Rig, client: Client, url: str) -> None:
+    rig.clock.stand_in_mid_month()
     rig.budgets = [Budget("lab", 40_000_000), Budget("tiny", 1_000_000, user="ada")]
     story(rig)
     page, found = read(url), client.call(routes.LIST_BUDGETS())["items"]
@@ -435,6 +436,7 @@ def test_a_machine_has_a_page(rig: Rig, client: Client, url: str) -> None:
 
 
 def test_a_provider_has_a_page_with_its_prices(rig: Rig, client: Client, url: str) -> None:
+    rig.clock.stand_in_mid_month()
     story(rig)
     page = read(url, "provider/aws")
     nodes = client.call(routes.LIST_NODES(), query={"provider": "aws"})["items"]

@@ -77,6 +77,7 @@ def warned(rig: Rig, ago_s: float, notice_s: float, save_s: float, number: int =
 @pytest.mark.req("MON-05")
 def test_promtool_takes_what_is_exposed(rig: Rig) -> None:
     """Lifecycle, checkpoint write time and the frequency of interruptions are in it."""
+    rig.clock.stand_in_mid_month()
     job_id = story(rig)
     crash(rig)
     node = rig.store.nodes.of_job(job_id)[-1]
