@@ -61,7 +61,7 @@ docs: $(READY) $(MERMAID) ## the documentation site into site/; a broken link is
 STAGES ?=
 TESTS ?=
 test: ## lint, every test, hundreds of simulated disasters, every planted bug
-	@tests/run $(addprefix --stages ,$(STAGES)) -- $(TESTS)
+	@tests/run $(if $(STAGES),--stages $(STAGES)) -- $(TESTS)
 
 where: $(READY) ## a selection of the tests as root, as a user, in odd environments; as root, resumable
 	@tests/system-packages
