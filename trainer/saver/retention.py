@@ -23,6 +23,10 @@ _ALL_STEPS = 10**12  # more than a key has digits for
 _FOLDER = re.compile(r"(?P<folder>jobs/[^/]+/g(?P<generation>\d{8})/s(?P<step>\d{12})-[^/]+)/[^/]+")
 
 
+class PinRefusedError(Exception):
+    """A milestone cannot be pinned, so it is kept without a pin: the store is full or away."""
+
+
 @dataclass
 class ReadBack:
     """The progress of reading a checkpoint back, so that the next `remove_old` continues there.
@@ -125,8 +129,8 @@ def remove_old(
     meanwhile; a claim ends the work until the next commit.
 
     Shards are deleted from every store that has some. If one cannot be listed, its error is raised
-    after the others are done. Raises CorruptError if the checkpoint is damaged, FencedError,
-    WireError for an unreadable pin, and store errors.
+    after the others are done. Raises CorruptError if the checkpoint is damaged, PinRefusedError,
+    FencedError, WireError for an unreadable pin, and store errors.
     """
     read = ReadBack() if read_back is None else read_back
     read.has_more = False
@@ -153,7 +157,14 @@ def remove_old(
         return _deleted(0, errors)
     at = _chain(head).index(read.ref)
     garbage = _find_garbage(fence, head, at, keep, keep_every_steps, shares_shards=shares_shards)
-    count, complete = _remove(fence, garbage, may_go_on, shares_shards=shares_shards)
+    try:
+        count, complete = _remove(fence, garbage, may_go_on, shares_shards=shares_shards)
+    except PinRefusedError:
+        # What is older than the newest checkpoint makes room, once that one has been read back.
+        read.has_more = at > 0
+        if read.has_more:
+            read.reset()
+        raise
     read.has_more = not complete or at > 0
     if complete:
         read.pinned_up_to = read.ref
@@ -216,11 +227,11 @@ def _remove(
         if manifests and count:
             fence.check()  # another generation may have resumed meanwhile
     known = {pin.name for pin in _pins(store, fence.job_id)} if garbage.pins_due else set()
-    _write_pins(
-        store,
-        fence.job_id,
-        (ref for ref in garbage.pins_due if f"{MILESTONE}{ref.step}" not in known),
-    )
+    due = [ref for ref in garbage.pins_due if f"{MILESTONE}{ref.step}" not in known]
+    try:
+        _write_pins(store, fence.job_id, due)
+    except (StoreError, OSError) as error:
+        raise PinRefusedError(str(error)) from error
     return count, True
 
 

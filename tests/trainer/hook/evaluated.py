@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from pathlib import Path
 from typing import Any
 
 import spotd_hook
 import torch
+
+from tests.trainer.hook.holding import hold_until
 
 STEPS, EVERY = 12, 3
 
@@ -34,8 +35,7 @@ class Losses:
 def evaluate(model: torch.nn.Module, step: int) -> float:
     if os.environ.get("HELD_AT") == str(step):
         Path("held").touch()
-        while not Path(os.environ["HELD_UNTIL"]).exists():
-            time.sleep(0.005)
+        hold_until(Path(os.environ["HELD_UNTIL"]))
     with torch.no_grad():
         return float(model(torch.randn(8, 4)).square().mean())
 

@@ -13,7 +13,6 @@ import argparse
 import hashlib
 import json
 import os
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,6 +28,7 @@ from transformers import (
 )
 
 from tests.trainer.hook.finetune_data import KINDS, CountingLoader
+from tests.trainer.hook.holding import hold_until
 
 
 def hold(where: str, step: int) -> None:
@@ -44,8 +44,7 @@ def hold(where: str, step: int) -> None:
     )
     if is_held:
         Path(f"held in {where}").touch()
-        while not Path(os.environ["HELD_UNTIL"]).exists():
-            time.sleep(0.005)
+        hold_until(Path(os.environ["HELD_UNTIL"]))
 
 
 class Rows(torch.utils.data.Dataset[dict[str, torch.Tensor]]):

@@ -16,7 +16,6 @@ import hashlib
 import inspect
 import json
 import os
-import time
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -28,6 +27,8 @@ from lightning.pytorch import callbacks
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from lightning.pytorch.plugins.io import AsyncCheckpointIO
 from torch import nn
+
+from tests.trainer.hook.holding import hold_until
 
 BATCHES = 10  # of an epoch
 
@@ -132,8 +133,7 @@ def hold(where: str, step: int) -> None:
     )
     if is_held:
         Path(f"held in {where}").touch()
-        while not Path(os.environ["HELD_UNTIL"]).exists():
-            time.sleep(0.005)
+        hold_until(Path(os.environ["HELD_UNTIL"]))
 
 
 class Hold(Callback):
@@ -237,7 +237,8 @@ def fit(arguments: argparse.Namespace, number: int) -> None:
         "checkpoints": [
             files_of(one)
             for one in trainer.checkpoint_callbacks
-            if isinstance(one, ModelCheckpoint)
+            # Rank 0 alone writes and deletes files, and has done so when it comes here.
+            if trainer.is_global_zero and isinstance(one, ModelCheckpoint)
         ],
     }
     if not trainer.is_global_zero:

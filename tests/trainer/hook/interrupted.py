@@ -13,6 +13,7 @@ from typing import Any
 
 from spotd.wire import EXIT_FINISHED, EXIT_RELEASED
 from tests.fixtures.waiting import LIMIT_S
+from tests.trainer.hook.holding import let_go
 from tests.trainer.hook.rig import Program
 from tests.trainer.rig import AgentEnd
 
@@ -68,7 +69,7 @@ def play(
     agent.wait("progress", lambda data: data["to_step"] >= at)
     if interruption.notice:
         agent.tell(stop=True, reason="the machine goes", deadline_s=120.0)
-        hold.touch()
+        let_go(hold, stopped=True)
         ended = process.wait(LIMIT_S)
         codes = {data["code"] for data in agent.of("exit") if data["rank"] >= 0}
         assert (codes if program.ranks > 1 else {ended}) == {EXIT_RELEASED}, program.output()

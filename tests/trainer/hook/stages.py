@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import time
 from pathlib import Path
 
 import spotd_hook
 import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
+
+from tests.trainer.hook.holding import hold_until
 
 RANK, RANKS = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 STEPS = 12
@@ -30,8 +31,7 @@ def train(stage: str, *, name: str, hold: tuple[str, int, Path] | None, plain: b
     with spotd_hook.Run(name=name, model=model, optimizer=optimizer) as run:
         for step in run.steps(STEPS):
             if hold is not None and (stage, step) == hold[:2]:
-                while not hold[2].exists():
-                    time.sleep(0.01)
+                hold_until(hold[2])
             loss = (model(torch.randn(8, 4)) ** 2).mean()
             optimizer.zero_grad()
             loss.backward()
@@ -64,8 +64,7 @@ def main() -> None:
     if RANK == 0:
         print(f"drawn at the end: {torch.rand(1).item():.9f}", flush=True)
     if arguments.hold_after:
-        while not Path(arguments.hold_after).exists():
-            time.sleep(0.01)
+        hold_until(Path(arguments.hold_after))
 
 
 if __name__ == "__main__":

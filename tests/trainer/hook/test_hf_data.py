@@ -19,6 +19,7 @@ import pytest
 
 from spotd.wire import EXIT_FINISHED, EXIT_RELEASED
 from tests.fixtures.waiting import LIMIT_S
+from tests.trainer.hook.holding import let_go
 from tests.trainer.hook.rig import Program
 from tests.trainer.hook.test_hf import MODULES
 from tests.trainer.hook.test_hf_whole_step import FINETUNE, OFFLINE, reference, results
@@ -49,7 +50,7 @@ def interrupted(
     agent.wait("checkpoint", lambda data: data["step"] >= left_at - 3)
     if notice:
         agent.tell(stop=True, reason="the machine goes", deadline_s=120.0)
-        hold.touch()
+        let_go(hold, stopped=True)
         assert process.wait(LIMIT_S) == EXIT_RELEASED, program.output()
         agent.tell(stop=False, deadline_s=None)
     else:

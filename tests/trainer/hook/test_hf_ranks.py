@@ -17,6 +17,7 @@ import pytest
 
 from spotd.wire import EXIT_FINISHED, EXIT_RELEASED
 from tests.fixtures.waiting import LIMIT_S, wait_until
+from tests.trainer.hook.holding import let_go
 from tests.trainer.hook.rig import Program
 from tests.trainer.hook.test_hf import MODULES
 from tests.trainer.hook.test_hf_whole_step import BEST, FINETUNE, OFFLINE, PLATEAU, results
@@ -114,7 +115,7 @@ def test_each_call_of_train_is_a_training_on_all_ranks(
     wait_until("it is held", (program.folder / "held in step").exists)
     if notice:
         agent.tell(stop=True, reason="the machine goes", deadline_s=120.0)
-        hold.touch()
+        let_go(hold, stopped=True)
         process.wait(LIMIT_S)
         released = agent.wait("released").data["step"]
         assert released in (at + 1, at + 2), "ranks agree one step later"

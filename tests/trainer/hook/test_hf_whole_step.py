@@ -17,6 +17,7 @@ import pytest
 
 from spotd.wire import EXIT_FINISHED, EXIT_RELEASED
 from tests.fixtures.waiting import LIMIT_S, wait_until
+from tests.trainer.hook.holding import let_go
 from tests.trainer.hook.rig import Program
 from tests.trainer.hook.test_hf import MODULES
 from tests.trainer.rig import AgentEnd
@@ -125,7 +126,7 @@ def test_a_run_that_was_interrupted_keeps_what_a_whole_one_keeps(
     agent.wait("checkpoint", lambda data: data["step"] >= left_at - 4)
     if notice:
         agent.tell(stop=True, reason="the machine goes", deadline_s=120.0)
-        hold.touch()
+        let_go(hold, stopped=True)
         assert process.wait(LIMIT_S) == EXIT_RELEASED, program.output()
         agent.tell(stop=False, deadline_s=None)
     else:
@@ -171,7 +172,7 @@ def test_a_machine_that_ends_while_no_step_does_loses_nothing(
     wait_until("it is held", (program.folder / f"held in {held.split(maxsplit=1)[0]}").exists)
     if returns:
         agent.tell(stop=True, reason="the machine goes", deadline_s=120.0)
-        go_on.touch()
+        let_go(go_on, stopped=True)
     else:
         agent.tell(notice_s=15.0)
     assert process.wait(LIMIT_S) == EXIT_RELEASED, program.output()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from tests.fixtures.waiting import until
 from tests.trainer.saver.rig import SIZE, Gate, Rig, head_of, stored_steps
 from trainer.fence import FencedError
 from trainer.saver.reader import CorruptError
-from trainer.saver.retention import ReadBack, remove_old
+from trainer.saver.retention import PinRefusedError, ReadBack, remove_old
 
 Start = Callable[..., Rig]
 CHUNKS = -(-SIZE // 4096)
@@ -243,6 +244,33 @@ def test_a_pin_is_made_of_nothing_newer_than_the_verified_one(pauses: Pauses, st
     pauses.clean(every=10)
     pins = [info.key.rpartition("/")[2] for info in store.list(pin_folder("job"))]
     assert pins == ["step-12"]
+
+
+def test_a_store_that_takes_no_pin_is_relieved_of_what_a_newer_checkpoint_makes_old(
+    pauses: Pauses, store: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a full store stays full: each save fails, and each housekeeping fails at the pin."""
+    put = store.put
+
+    def refuse_pins(key: str, data: Any) -> None:
+        if key.startswith(pin_folder("job")):
+            raise OSError(ENOSPC, "no space left on device")
+        put(key, data)
+
+    pauses.save(1, 2, 3)
+    monkeypatch.setattr(store, "put", refuse_pins)
+    pauses.clean(3, every=2)
+    pauses.save(4)
+    for left in ([2, 3, 4], [2, 4]):
+        with pytest.raises(PinRefusedError, match="no space left"):
+            pauses.clean(every=2)
+        assert stored_steps(store) == left
+        assert pauses.read_back.has_more == (3 in left)
+    monkeypatch.setattr(store, "put", put)
+    pauses.clean(every=2)
+    pins = [info.key.rpartition("/")[2] for info in store.list(pin_folder("job"))]
+    assert pins == ["step-2", "step-4"]
+    assert stored_steps(store) == [2, 4]
 
 
 def test_what_is_to_be_removed_is_known_over_the_pauses(pauses: Pauses, store: Gate) -> None:

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from . import rng_state
 from .data_position import DataPosition, ReadWatch, Rest, has_position
@@ -44,14 +43,15 @@ class TrainingData:
 
     def start(self, saved: Mapping[str, Any] | None) -> None:
         """A training begins, or resumes from what `state` returned."""
-        self._saved = saved
+        self._saved, self._is_over = saved, False
         self._order = None if saved is None else saved["order"]
-        self._is_over = False
+        self._epoch_order = {} if saved is None else dict(saved["order"])
 
     def state(self) -> dict[str, Any]:
         """Return where the training stands after its last step."""
+        now = {} if self._generator is None else {"now": self._generator.get_state()}
         return {
-            "order": {**self._epoch_order, "now": _state_of(self._generator)},
+            "order": {**self._epoch_order, **now},
             "position": None if self._position is None else self._position.state(),
         }
 
@@ -74,10 +74,12 @@ class TrainingData:
         if order is not None:
             if not is_whole:
                 rng_state.restore(order["chance"])
-            drawn_with = order["now"] if is_whole else order["generator"]
+            drawn_with = order.get("now" if is_whole else "generator")
             if self._generator is not None and drawn_with is not None:
                 self._generator.set_state(drawn_with)
-        self._epoch_order = {"chance": rng_state.capture(), "generator": _state_of(self._generator)}
+        self._epoch_order = {"chance": rng_state.capture()}
+        if self._generator is not None:
+            self._epoch_order["generator"] = self._generator.get_state()
 
     def count(self, inputs: Any) -> None:
         """Note a batch that is trained on."""
@@ -178,10 +180,6 @@ def _generator_of(loader: Any) -> torch.Generator | None:
     sampler = loader.get_sampler() if hasattr(loader, "get_sampler") else None
     generator: torch.Generator | None = getattr(sampler, "generator", None)
     return generator
-
-
-def _state_of(generator: torch.Generator | None) -> Tensor | None:
-    return None if generator is None else generator.get_state()
 
 
 def _has_length(loader: Any) -> bool:
