@@ -69,7 +69,7 @@ def play(
     agent.wait("progress", lambda data: data["to_step"] >= at)
     if interruption.notice:
         agent.tell(stop=True, reason="the machine goes", deadline_s=120.0)
-        let_go(hold, stopped=True)
+        let_go(hold, stopped=1)
         ended = process.wait(LIMIT_S)
         codes = {data["code"] for data in agent.of("exit") if data["rank"] >= 0}
         assert (codes if program.ranks > 1 else {ended}) == {EXIT_RELEASED}, program.output()

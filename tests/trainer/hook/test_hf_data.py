@@ -50,7 +50,7 @@ def interrupted(
     agent.wait("checkpoint", lambda data: data["step"] >= left_at - 3)
     if notice:
         agent.tell(stop=True, reason="the machine goes", deadline_s=120.0)
-        let_go(hold, stopped=True)
+        let_go(hold, stopped=1)
         assert process.wait(LIMIT_S) == EXIT_RELEASED, program.output()
         agent.tell(stop=False, deadline_s=None)
     else:

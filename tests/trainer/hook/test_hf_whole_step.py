@@ -126,7 +126,7 @@ def test_a_run_that_was_interrupted_keeps_what_a_whole_one_keeps(
     agent.wait("checkpoint", lambda data: data["step"] >= left_at - 4)
     if notice:
         agent.tell(stop=True, reason="the machine goes", deadline_s=120.0)
-        let_go(hold, stopped=True)
+        let_go(hold, stopped=1)
         assert process.wait(LIMIT_S) == EXIT_RELEASED, program.output()
         agent.tell(stop=False, deadline_s=None)
     else:
@@ -172,7 +172,7 @@ def test_a_machine_that_ends_while_no_step_does_loses_nothing(
     wait_until("it is held", (program.folder / f"held in {held.split(maxsplit=1)[0]}").exists)
     if returns:
         agent.tell(stop=True, reason="the machine goes", deadline_s=120.0)
-        let_go(go_on, stopped=True)
+        let_go(go_on, stopped=1)
     else:
         agent.tell(notice_s=15.0)
     assert process.wait(LIMIT_S) == EXIT_RELEASED, program.output()

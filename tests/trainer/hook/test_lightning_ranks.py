@@ -87,7 +87,7 @@ def test_each_call_of_fit_is_a_training_on_all_ranks(
     wait_until("it is held", (program.folder / "held in step").exists)
     if notice:
         agent.tell(stop=True, reason="the machine goes", deadline_s=120.0)
-        let_go(hold, stopped=True)
+        let_go(hold, stopped=1)
         process.wait(LIMIT_S)
         released = agent.wait("released").data["step"]
         assert stage * 10 + 5 < released < stage * 10 + 10

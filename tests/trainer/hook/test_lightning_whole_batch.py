@@ -96,7 +96,7 @@ def test_a_run_that_was_interrupted_keeps_what_a_whole_one_keeps(
     agent.wait("progress", lambda data: data["to_step"] >= left_at)
     if notice:
         agent.tell(stop=True, reason="the machine goes", deadline_s=120.0)
-        let_go(hold, stopped=True)
+        let_go(hold, stopped=1)
         assert process.wait(LIMIT_S) == EXIT_RELEASED, program.output()
         agent.tell(stop=False, deadline_s=None)
     else:
@@ -142,7 +142,7 @@ def test_a_machine_that_ends_during_a_validation_loses_nothing(
     wait_until("it is held", (program.folder / "held in evaluation").exists)
     if returns:
         agent.tell(stop=True, reason="the machine goes", deadline_s=120.0)
-        let_go(go_on, stopped=True)
+        let_go(go_on, stopped=1)
     else:
         agent.tell(notice_s=15.0)
     assert process.wait(LIMIT_S) == EXIT_RELEASED, program.output()

@@ -93,7 +93,7 @@ def test_each_training_ends_as_on_a_machine_that_nothing_happens_to(
     agent.wait("checkpoint", lambda data: data["step"] == at - 2)
     if notice:
         agent.tell(stop=True, reason="the machine goes", deadline_s=120.0)
-        let_go(hold, stopped=True)
+        let_go(hold, stopped=1)
         assert process.wait(LIMIT_S) == EXIT_RELEASED, program.output()
         assert agent.wait("released").data["step"] == at + 1
         agent.tell(stop=False, deadline_s=None)
@@ -223,7 +223,7 @@ def test_all_ranks_go_on_in_the_training_that_was_interrupted(
     agent.wait("checkpoint", lambda data: first + 5 <= data["step"] <= first + 7)
     if notice:
         agent.tell(stop=True, reason="the machine goes", deadline_s=120.0)
-        let_go(hold, stopped=True)
+        let_go(hold, stopped=1)
         process.wait(LIMIT_S)
         left_at = agent.wait("released").data["step"]
         agent.tell(stop=False, deadline_s=None)
