@@ -157,6 +157,23 @@ def remove_old(
         return _deleted(0, errors)
     at = _chain(head).index(read.ref)
     garbage = _find_garbage(fence, head, at, keep, keep_every_steps, shares_shards=shares_shards)
+    count = _remove_and_note(read, fence, garbage, at, may_go_on, shares_shards=shares_shards)
+    return _deleted(count, garbage.errors)
+
+
+def _remove_and_note(
+    read: ReadBack,
+    fence: Fence,
+    garbage: _Garbage,
+    at: int,
+    may_go_on: Callable[[], bool],
+    *,
+    shares_shards: bool,
+) -> int:
+    """Call `_remove` and note in `read` where the next call continues; return the count.
+
+    `at` is the index in HEAD's history of the checkpoint that was read back.
+    """
     try:
         count, complete = _remove(fence, garbage, may_go_on, shares_shards=shares_shards)
     except PinRefusedError:
@@ -169,7 +186,7 @@ def remove_old(
     if complete:
         read.pinned_up_to = read.ref
         read.reset()
-    return _deleted(count, garbage.errors)
+    return count
 
 
 def _read_back(
