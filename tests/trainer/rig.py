@@ -154,13 +154,15 @@ class AgentEnd:
 
     def _listen(self, line: socket.socket) -> None:
         with line, line.makefile("rb") as file:
-            for text in file:
-                value = json.loads(text)
-                kind = value.get("kind") or next(iter(value))
-                data = value["data"] if "kind" in value else value[kind]
-                with self._changed:
-                    self.messages.append(Message(time.monotonic(), kind, data))
-                    self._changed.notify_all()
+            # A killed program may leave something of ours unread: the line is reset then.
+            with contextlib.suppress(ConnectionResetError):
+                for text in file:
+                    value = json.loads(text)
+                    kind = value.get("kind") or next(iter(value))
+                    data = value["data"] if "kind" in value else value[kind]
+                    with self._changed:
+                        self.messages.append(Message(time.monotonic(), kind, data))
+                        self._changed.notify_all()
             with self._changed:
                 if line in self._lines:
                     self._lines.remove(line)
