@@ -66,7 +66,15 @@ def alerts(agent: AgentEnd) -> list[str]:
     return [entry["text"] for entry in agent.of("warning") if entry.get("alert")]
 
 
-@pytest.mark.parametrize("left_at", [7, 11, 16, 22], ids=["mid 1", "end 1", "mid 2", "end 2"])
+@pytest.mark.parametrize(
+    "left_at",
+    [
+        pytest.param(7, id="mid 1", marks=pytest.mark.soak),
+        pytest.param(11, id="end 1"),
+        pytest.param(16, id="mid 2"),
+        pytest.param(22, id="end 2", marks=pytest.mark.soak),
+    ],
+)
 @pytest.mark.parametrize(
     ("data", "settings", "loader"),
     [
