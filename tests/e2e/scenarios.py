@@ -81,8 +81,8 @@ def box_dead(run: Run) -> None:
     run.kill_daemon()
     run.pause(0.0, 1.0)
     run.preempt(machine, notice_s=run.random.uniform(*NOTICE_S))
-    trained, released = _watch_release(run, machine)
-    run.note(f"it trained to step {trained} and released step {released}")
+    trained, released, plans = _watch_release(run, machine)
+    run.note(f"it trained to step {trained} and released step {released}; its plans: {plans}")
     if released != trained:
         raise BoxError(f"step {released} was released and step {trained} trained")
     wait_for("the machine to be gone", lambda: not _runs(run, machine), 60.0, every_s=POLL_S)
@@ -136,13 +136,15 @@ def _runs(run: Run, machine: str) -> bool:
     return not row["ended_at_us"]
 
 
-def _watch_release(run: Run, machine: str) -> tuple[int, int]:
-    """The last step trained and the step released, by the node's own journal, which is deleted with
-    the machine."""
+def _watch_release(run: Run, machine: str) -> tuple[int, int, list[dict[str, Any]]]:
+    """Return the last step trained, the step released, and the program's plans for its end.
+
+    They are read from the node's own journal, which is deleted with the machine.
+    """
 
     last: list[tuple[str, dict[str, Any]]] = []
 
-    def ask() -> tuple[int, int] | None:
+    def ask() -> tuple[int, int, list[dict[str, Any]]] | None:
         nonlocal last
         path = run.state_file(machine, "journal.jsonl")
         entries = _journal(path) if path else []
@@ -154,10 +156,11 @@ def _watch_release(run: Run, machine: str) -> tuple[int, int]:
             raise BoxError(f"the program ended with code {ends[0]['code']}")
         steps = [data["to_step"] for kind, data in entries if kind == wire.PROGRESS]
         releases = [data["step"] for kind, data in entries if kind == wire.RELEASED]
-        return steps[-1], releases[-1]
+        plans = [data for kind, data in entries if kind == wire.PLAN]
+        return steps[-1], releases[-1], plans
 
     try:
-        return wait_for("the node to release", ask, LIMIT_S, every_s=0.02) or (0, 0)
+        return wait_for("the node to release", ask, LIMIT_S, every_s=0.02) or (0, 0, [])
     except BoxError as error:
         said = [(kind, data) for kind, data in last if kind != wire.PROGRESS][-6:]
         raise BoxError(f"{error}; the last that its journal said: {said}") from None

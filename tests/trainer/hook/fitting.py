@@ -76,6 +76,9 @@ class Ending(Rows):
         self.restored = True
 
 
+MEANS = ("mean", "highest", "of ranks")  # over an epoch
+
+
 class Model(pl.LightningModule):
     """Its learning rate is set by the validation's loss."""
 
@@ -92,6 +95,8 @@ class Model(pl.LightningModule):
         if self.trainer.training:
             self.log("mean", loss, on_step=False, on_epoch=True)
             self.log("highest", loss, on_step=False, on_epoch=True, reduce_fx="max")
+            several, own = self.trainer.world_size > 1, loss * (1 + self.trainer.global_rank)
+            self.log("of ranks", own, on_step=False, on_epoch=True, sync_dist=several)
         return loss
 
     def validation_step(self, rows: torch.Tensor) -> None:
@@ -228,7 +233,7 @@ def fit(arguments: argparse.Namespace, number: int) -> None:
     result = {
         "weights": digest(model.state_dict()),
         "validations": model.seen,
-        "means": {name: float(trainer.callback_metrics[name]) for name in ("mean", "highest")},
+        "means": {name: float(trainer.callback_metrics[name]) for name in MEANS},
         "rate": optimizer.param_groups[0]["lr"],
         "global_step": trainer.global_step,
         "epoch": trainer.current_epoch,

@@ -173,3 +173,15 @@ def test_a_loader_whose_first_batches_are_skipped_stays_in_its_epoch(
     with data.skipping():
         assert transformers.trainer.skip_first_batches(loader, 5).iteration == 3
     assert transformers.trainer.skip_first_batches is skip
+
+
+def test_a_training_that_resumes_after_its_last_epoch_keeps_the_order_of_that_epoch() -> None:
+    """It begins no epoch, and its last checkpoint equals that of an undisturbed run."""
+    from trainer.hook.spotd_hook.hf_data import TrainingData
+
+    saved = {"order": {"chance": {"python": 1}, "generator": 2, "now": 3}, "position": None}
+    data = TrainingData(SimpleNamespace(get_train_dataloader=None, get_batch_samples=None), print)
+    data.start(saved)
+    assert data.state() == saved
+    data.start(None)
+    assert data.state() == {"order": {}, "position": None}

@@ -44,7 +44,7 @@ def reference(folder: Path, arguments: tuple[str, ...]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("rank", ["0", "1"])
-@pytest.mark.parametrize(("settings", "step"), [(WITHIN, 5), (EPOCHS, 10)])
+@pytest.mark.parametrize(("settings", "step"), [(WITHIN, 5), (EPOCHS, 10), (EPOCHS, 20)])
 def test_machines_that_end_during_a_validation_lose_nothing(
     tmp_path: Path, agent: AgentEnd, settings: dict[str, Any], step: int, rank: str
 ) -> None:
