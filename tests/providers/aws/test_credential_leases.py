@@ -19,7 +19,7 @@ from providers.stores.base import ObjectStore, StoreDeniedError, StoreUnavailabl
 from tests.fixtures import lending as rig
 from tests.fixtures.lending import PROFILE, ROLE, Lending
 from tests.providers.evaluate import aws_allows
-from tests.providers.lent import lasts
+from tests.providers.leased_credentials import lasts
 from trainer.agent.base.leased_credentials import aws_config, store_credentials
 from trainer.agent.base.paths import AgentPaths
 

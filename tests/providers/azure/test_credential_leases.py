@@ -24,7 +24,7 @@ from tests.fixtures.azurite import CONTAINER, Azurite
 from tests.fixtures.lent_azure import ACCOUNT, Account, serving
 from tests.fixtures.sas import door
 from tests.fixtures.waiting import LIMIT_S
-from tests.providers.lent import keeps_to_its_folder
+from tests.providers.leased_credentials import keeps_to_its_folder
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from providers.stores.base import StoreUnavailableError
 from tests.fixtures.gcs import BUCKET, Gcs
 from tests.fixtures.lent_gcs import ACCOUNT, Service, serving
 from tests.providers.evaluate import gcp_allows
-from tests.providers.lent import keeps_to_its_folder, lasts
+from tests.providers.leased_credentials import keeps_to_its_folder, lasts
 
 PLACE = StorePrefix("bucket", "runs/jobs/j1/")
 EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"

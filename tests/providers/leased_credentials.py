@@ -1,4 +1,4 @@
-"""What a machine can do with what it was lent: all in the folder of its job, nothing elsewhere."""
+"""Checks of leased credentials: how long they last, and that they reach one folder alone."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from providers.stores.base import ConflictError, ObjectStore, StoreDeniedError
 MIB = 1 << 20
 
 
-def lasts(lent: LeasedCredentials, seconds: int, asked_us: int) -> bool:
-    """Whether it was made for so long at some moment since `asked_us`. Clouds cut off fractions of
-    a second."""
-    made_us = lent.expires_at_us - seconds * 1_000_000
+def lasts(leased: LeasedCredentials, seconds: int, asked_us: int) -> bool:
+    """Return whether they were made for `seconds` at some moment since `asked_us`.
+
+    Clouds cut off fractions of a second.
+    """
+    made_us = leased.expires_at_us - seconds * 1_000_000
     return asked_us - 1_000_000 <= made_us <= time.time_ns() // 1000
 
 
 def keeps_to_its_folder(store: ObjectStore) -> None:
-    """`store` is opened with what was lent of jobs/j1/; somebody else wrote jobs/j2/HEAD."""
+    """Check `store`, opened with credentials for jobs/j1/; somebody else wrote jobs/j2/HEAD."""
     tag = store.put_if("jobs/j1/HEAD", b"1", None)
     store.put_if("jobs/j1/HEAD", b"2", tag)
     with pytest.raises(ConflictError):
