@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from spotd.wire import EXIT_FINISHED, EXIT_RELEASED
-from tests.fixtures.waiting import LIMIT_S
-from tests.trainer.hook.holding import let_go
-from tests.trainer.hook.rig import Program
+from tests.trainer.hook.rig import Program, kill_held, stop_held
 from tests.trainer.rig import AgentEnd
 
 
@@ -68,17 +64,12 @@ def play(
     at -= program.ranks > 1  # a step is reported during the one after it
     agent.wait("progress", lambda data: data["to_step"] >= at)
     if interruption.notice:
-        agent.tell(stop=True, reason="the machine goes", deadline_s=120.0)
-        let_go(hold, stopped=1)
-        ended = process.wait(LIMIT_S)
+        ended = stop_held(process, agent, hold)
         codes = {data["code"] for data in agent.of("exit") if data["rank"] >= 0}
         assert (codes if program.ranks > 1 else {ended}) == {EXIT_RELEASED}, program.output()
-        agent.tell(stop=False, deadline_s=None)
     else:
         agent.wait("checkpoint", lambda data: data["step"] > at - interruption.every)
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait(LIMIT_S)
-        hold.touch()
+        kill_held(process, hold)
     agent.wait_left()
     program.env = env
     if not interruption.same_disk:

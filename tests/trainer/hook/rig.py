@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import signal
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from providers.stores import open_store
 from tests.fixtures.forks import Fork, nursery
 from tests.fixtures.waiting import LIMIT_S
+from tests.trainer.hook.holding import let_go
 from tests.trainer.rig import ROOT, AgentEnd
 from trainer.reference.compare import first_difference
 
@@ -71,3 +73,20 @@ class Program:
             open_store((program.folder / "store").as_uri()) for program in (self, other)
         )
         return first_difference(own_store, "job", other_store, "job")
+
+
+def stop_held(process: Fork, agent: AgentEnd, hold: Path) -> int:
+    """Stop generation 1, which waits for `hold`, by a notice; return its exit code."""
+    agent.tell(stop=True, reason="the machine goes", deadline_s=120.0)
+    let_go(hold, stopped=1)
+    code = process.wait(LIMIT_S)
+    agent.tell(stop=False, deadline_s=None)
+    return code
+
+
+def kill_held(process: Fork, hold: Path, *, pids: Iterable[int] = ()) -> None:
+    """Kill a program that waits for `hold`, or its ranks `pids`, as a machine does that dies."""
+    for pid in [*pids] or [process.pid]:
+        os.kill(pid, signal.SIGKILL)
+    process.wait(LIMIT_S)
+    let_go(hold)

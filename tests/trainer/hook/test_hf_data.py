@@ -7,8 +7,6 @@ The reference is always the trainer without spotd, with the same arguments.
 from __future__ import annotations
 
 import json
-import os
-import signal
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,9 +16,7 @@ from typing import Any
 import pytest
 
 from spotd.wire import EXIT_FINISHED, EXIT_RELEASED
-from tests.fixtures.waiting import LIMIT_S
-from tests.trainer.hook.holding import let_go
-from tests.trainer.hook.rig import Program
+from tests.trainer.hook.rig import Program, kill_held, stop_held
 from tests.trainer.hook.test_hf import MODULES
 from tests.trainer.hook.test_hf_whole_step import FINETUNE, OFFLINE, reference, results
 from tests.trainer.rig import AgentEnd
@@ -49,14 +45,9 @@ def interrupted(
     agent.wait("progress", lambda data: data["to_step"] >= left_at)
     agent.wait("checkpoint", lambda data: data["step"] >= left_at - 3)
     if notice:
-        agent.tell(stop=True, reason="the machine goes", deadline_s=120.0)
-        let_go(hold, stopped=1)
-        assert process.wait(LIMIT_S) == EXIT_RELEASED, program.output()
-        agent.tell(stop=False, deadline_s=None)
+        assert stop_held(process, agent, hold) == EXIT_RELEASED, program.output()
     else:
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait(LIMIT_S)
-        hold.touch()
+        kill_held(process, hold)
     agent.wait_left()
     assert program.run(2, agent) == EXIT_FINISHED, program.output()
     return program

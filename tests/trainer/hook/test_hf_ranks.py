@@ -6,8 +6,6 @@ The reference is always the trainer without spotd, with the same arguments and r
 from __future__ import annotations
 
 import json
-import os
-import signal
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,8 +15,7 @@ import pytest
 
 from spotd.wire import EXIT_FINISHED, EXIT_RELEASED
 from tests.fixtures.waiting import LIMIT_S, wait_until
-from tests.trainer.hook.holding import let_go
-from tests.trainer.hook.rig import Program
+from tests.trainer.hook.rig import Program, kill_held, stop_held
 from tests.trainer.hook.test_hf import MODULES
 from tests.trainer.hook.test_hf_whole_step import BEST, FINETUNE, OFFLINE, PLATEAU, results
 from tests.trainer.rig import AgentEnd
@@ -114,18 +111,12 @@ def test_each_call_of_train_is_a_training_on_all_ranks(
     process = program.start(1, agent)
     wait_until("it is held", (program.folder / "held in step").exists)
     if notice:
-        agent.tell(stop=True, reason="the machine goes", deadline_s=120.0)
-        let_go(hold, stopped=1)
-        process.wait(LIMIT_S)
+        stop_held(process, agent, hold)
         released = agent.wait("released").data["step"]
         assert released in (at + 1, at + 2), "ranks agree one step later"
-        agent.tell(stop=False, deadline_s=None)
     else:
         agent.wait("checkpoint", lambda data: data["step"] == at - 1)
-        for data in agent.of("hello"):
-            os.kill(data["pid"], signal.SIGKILL)
-        process.wait(LIMIT_S)
-        hold.touch()
+        kill_held(process, hold, pids=[data["pid"] for data in agent.of("hello")])
     agent.wait_left()
     for path in program.folder.glob("result-*.json"):  # on another machine
         path.unlink()

@@ -6,9 +6,7 @@ The reference is always the trainer without spotd, with the same arguments and r
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,8 +16,7 @@ import pytest
 
 from spotd.wire import EXIT_FINISHED, EXIT_RELEASED
 from tests.fixtures.waiting import LIMIT_S, wait_until
-from tests.trainer.hook.holding import let_go
-from tests.trainer.hook.rig import Program
+from tests.trainer.hook.rig import Program, kill_held, stop_held
 from tests.trainer.hook.test_lightning import MODULES
 from tests.trainer.hook.test_lightning_whole_batch import FITTING, results
 from tests.trainer.rig import AgentEnd
@@ -86,18 +83,12 @@ def test_each_call_of_fit_is_a_training_on_all_ranks(
     process = program.start(1, agent)
     wait_until("it is held", (program.folder / "held in step").exists)
     if notice:
-        agent.tell(stop=True, reason="the machine goes", deadline_s=120.0)
-        let_go(hold, stopped=1)
-        process.wait(LIMIT_S)
+        stop_held(process, agent, hold)
         released = agent.wait("released").data["step"]
         assert stage * 10 + 5 < released < stage * 10 + 10
-        agent.tell(stop=False, deadline_s=None)
     else:
         agent.wait("checkpoint", lambda data: data["step"] == 10)  # of the first fit
-        for data in agent.of("hello"):
-            os.kill(data["pid"], signal.SIGKILL)
-        process.wait(LIMIT_S)
-        hold.touch()
+        kill_held(process, hold, pids=[data["pid"] for data in agent.of("hello")])
     agent.wait_left()
     for path in program.folder.glob("result-*.json"):  # on another machine
         path.unlink()

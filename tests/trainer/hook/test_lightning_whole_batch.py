@@ -6,8 +6,6 @@ The reference is always the trainer without spotd, with the same arguments.
 from __future__ import annotations
 
 import json
-import os
-import signal
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,7 +17,7 @@ from spotd.wire import EXIT_FINISHED, EXIT_RELEASED
 from tests.fixtures.waiting import LIMIT_S, wait_until
 from tests.trainer.hook.holding import let_go
 from tests.trainer.hook.interrupted import to_another_machine
-from tests.trainer.hook.rig import Program
+from tests.trainer.hook.rig import Program, kill_held, stop_held
 from tests.trainer.hook.test_lightning import MODULES
 from tests.trainer.rig import AgentEnd
 
@@ -95,15 +93,10 @@ def test_a_run_that_was_interrupted_keeps_what_a_whole_one_keeps(
     process = program.start(1, agent)
     agent.wait("progress", lambda data: data["to_step"] >= left_at)
     if notice:
-        agent.tell(stop=True, reason="the machine goes", deadline_s=120.0)
-        let_go(hold, stopped=1)
-        assert process.wait(LIMIT_S) == EXIT_RELEASED, program.output()
-        agent.tell(stop=False, deadline_s=None)
+        assert stop_held(process, agent, hold) == EXIT_RELEASED, program.output()
     else:
         agent.wait("checkpoint", lambda data: data["step"] > left_at - int(every))
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait(LIMIT_S)
-        hold.touch()
+        kill_held(process, hold)
     agent.wait_left()
     to_another_machine(program)
     assert program.run(2, agent) == EXIT_FINISHED, program.output()

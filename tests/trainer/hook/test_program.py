@@ -15,8 +15,7 @@ import torch
 from providers.stores import open_store
 from spotd.wire import EXIT_FINISHED, EXIT_RELEASED, parse_pin, pin_folder
 from tests.fixtures.waiting import LIMIT_S
-from tests.trainer.hook.holding import let_go
-from tests.trainer.hook.rig import Program
+from tests.trainer.hook.rig import Program, kill_held, stop_held
 from tests.trainer.rig import ROOT, AgentEnd
 from trainer.fence import read_head
 
@@ -92,15 +91,10 @@ def test_each_training_ends_as_on_a_machine_that_nothing_happens_to(
     agent.wait("progress", lambda data: data["to_step"] == at)
     agent.wait("checkpoint", lambda data: data["step"] == at - 2)
     if notice:
-        agent.tell(stop=True, reason="the machine goes", deadline_s=120.0)
-        let_go(hold, stopped=1)
-        assert process.wait(LIMIT_S) == EXIT_RELEASED, program.output()
+        assert stop_held(process, agent, hold) == EXIT_RELEASED, program.output()
         assert agent.wait("released").data["step"] == at + 1
-        agent.tell(stop=False, deadline_s=None)
     else:
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait(LIMIT_S)
-        hold.touch()
+        kill_held(process, hold)
     agent.wait_left()
     for file in program.folder.glob("*.pt"):  # on another machine
         file.unlink()
@@ -222,17 +216,11 @@ def test_all_ranks_go_on_in_the_training_that_was_interrupted(
     process = program.start(1, agent)
     agent.wait("checkpoint", lambda data: first + 5 <= data["step"] <= first + 7)
     if notice:
-        agent.tell(stop=True, reason="the machine goes", deadline_s=120.0)
-        let_go(hold, stopped=1)
-        process.wait(LIMIT_S)
+        stop_held(process, agent, hold)
         left_at = agent.wait("released").data["step"]
-        agent.tell(stop=False, deadline_s=None)
     else:
         left_at = agent.of("checkpoint")[-1]["step"]
-        for data in agent.of("hello"):
-            os.kill(data["pid"], signal.SIGKILL)
-        process.wait(LIMIT_S)
-        hold.touch()
+        kill_held(process, hold, pids=[data["pid"] for data in agent.of("hello")])
     assert first < left_at < first + STEPS
     agent.wait_left()
     for file in program.folder.glob("*.pt"):  # on other machines
